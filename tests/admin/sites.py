@@ -74,7 +74,7 @@ class GivenFigures(EmptyFigures):
 
     def view(self) -> dict[str, Any]:
         self.asked.append("view")
-        top = [{"client": digest, "denials": 7, "error": 0} for digest in [*self._names, UNSEEN]]
+        top = [{"client": digest, "denials": 7, "error": 0, "blocked": False} for digest in [*self._names, UNSEEN]]
         report = {"rule": "search", "candidate": True, "allowed": 9, "denied": 1, "live_allowed": 10, "live_denied": 0}
         return {**super().view(), "top": top, "shadow_report": [{**report, "since": time.time()}]}
 

@@ -371,6 +371,7 @@ def test_names_of_clients_are_shown_and_that_is_recorded(asked: Asked) -> None:
     assert not any("name" in one for one in digests)
     names = {one["client"]: one.get("name") for one in asked("GET", "api/top?names=yes").json["top"]}
     assert names["00000000000000a2"] == "user:42"
+    assert names["00000000000000a1"] == "203.0.113.7", "as operators write it"
     assert names[UNSEEN] is None
     (change,) = asked("GET", "api/changes").json["changes"]
     assert (change["action"], change["by"]) == ("show names", "ann")

@@ -97,7 +97,7 @@ def test_the_policy_of_a_file_is_described(tmp_path: Path) -> None:
         "text": file.text,
         "format": "yaml",
         "error": "",
-        "storage": "shm://admin-test",
+        "storage": "memory://",
         "can_reload": True,
     }
 
@@ -213,8 +213,35 @@ def test_the_event_loop_does_not_wait_for_a_text_to_be_read(path: str) -> None:
             threads.append(threading.get_ident())
             return PolicyOrigin("policy.yaml", "", "yaml", "", True)
 
+        def revision(self) -> str:
+            return ""
+
     site = a_site(AsyncGate(Policy(rules=(Rule("all", "1/day"),))), policy=Source())
     request = request_of("GET", path, token=WRITE_TOKEN)
     assert asyncio.run(run_async(site.answer(request))).status == 200
     assert threads
     assert threading.get_ident() not in threads
+
+
+def test_the_revision_of_the_figures_changes_with_the_policy_and_with_what_is_wrong_with_it(tmp_path: Path) -> None:
+    file = a_file(tmp_path, "rules: [{name: all, limits: 100/minute}]")
+
+    def revision() -> str:
+        answer = ask(a_site(Gate(file)), "GET", "api/figures", token=WRITE_TOKEN)
+        found: str = answer.json["revision"]
+        return found
+
+    seen = [revision()]
+    for text in ("rules: [{name: all, limits: often}]", "rules: [{name: all, limits: 200/minute}]"):
+        file.path.write_text(text)
+        file.reload()
+        seen.append(revision())
+        assert revision() == seen[-1]
+    assert len(set(seen)) == 3
+
+
+def test_the_storage_that_is_shown_is_the_one_in_use(tmp_path: Path) -> None:
+    file = a_file(tmp_path, "rules: [{name: all, limits: 100/minute}]")
+    gate = Gate(file, storage="redis://:hunter2@cache.internal:6379/3?prefix=shop")
+    answer = ask(a_site(gate), "GET", "api/policy", token=WRITE_TOKEN)
+    assert answer.json["storage"] == "redis://cache.internal:6379/3"

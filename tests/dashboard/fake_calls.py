@@ -42,6 +42,10 @@ class FakeCalls:
         self.revision = 0
         self.random = random.Random(7)
         self.is_young = False  # without a history
+        self.blocked: set[str] = set()  # digests
+        self.granted = 0
+        self.degraded: str | None = None  # why usage is not that of the storage
+        self.problems: list[dict[str, Any]] = []  # of the policy file as it is now
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
         """Answer a call of the table at once."""
@@ -63,7 +67,7 @@ class FakeCalls:
         rules[1]["candidate"] = {"allowed": 71.0, "denied": 22.3}
         rules[4]["shadow"] = {"allowed": 59.0, "denied": 2.0}
         top = [
-            {"client": digest, "denials": count, "error": 0}
+            {"client": digest, "denials": count, "error": 0, "blocked": digest in self.blocked}
             for digest, count in zip(DIGESTS, (1841, 902, 377, 214, 96, 31), strict=True)
         ]
         view: dict[str, Any] = {
@@ -187,6 +191,7 @@ class FakeCalls:
         return {"blocks": self.blocks}
 
     def on_block(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
+        self.blocked |= {arguments.get("digest", "")}
         client = arguments.get("client") or f"203.0.113.{DIGESTS.index(arguments['digest'])}"
         made = {"client": client, **self.made(arguments, by)}
         self.blocks.append(made)
@@ -217,7 +222,20 @@ class FakeCalls:
     def on_usage(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
         entry = {"rule": "api", "name": "api", "limit": "300/minute burst 60", "quota": 300, "used": 190}
         more = {"remaining": 110, "granted": 0, "resets_at": stamp(42), "previous": None}
-        return {"usage": [{**entry, **more, "blocked": False, "degraded": None}]}
+        month = {"rule": "month", "name": "month", "limit": "1000/calendar-month", "quota": 1000 + self.granted}
+        month |= {"used": 400, "remaining": 600 + self.granted, "granted": self.granted, "resets_at": stamp(86_400)}
+        found = [{**entry, **more}, {**month, "previous": 0}]
+        return {"usage": [{**one, "blocked": False, "degraded": self.degraded} for one in found]}
+
+    def on_grant(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
+        self.granted += arguments["units"]
+        self.changed(
+            "grant", "".join(arguments["client"]), f"{arguments['units']} units of rule {arguments['rule']}", by
+        )
+        return self.on_usage(arguments, by)
+
+    def on_holders(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
+        return {"holders": [{"limit": "export/concurrent", "id": "3927677207903484", "expires_at": stamp(25)}]}
 
     def on_reset(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
         return {"done": True}
@@ -248,6 +266,8 @@ class FakeCalls:
         return {"valid": True, "problems": [], "changes": changes}
 
     def on_reload_policy(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
+        if self.problems:
+            return {"valid": False, "problems": self.problems, "changes": []}
         self.changed("reload", "", "", by)
         return self.on_check_policy(arguments, by)
 

@@ -312,8 +312,8 @@ def test_figures_of_now_are_added_up() -> None:
     assert found["factors"] == {"low": 0.25, "high": 1}
     assert found["slots"] == [{"limit": "import", "held": 9}, {"limit": "export", "held": 3}]
     assert found["top"] == [
-        {"client": "c2", "denials": 8, "error": 0},
-        {"client": "c1", "denials": 5, "error": 1},
+        {"client": "c2", "denials": 8, "error": 0, "blocked": False},
+        {"client": "c1", "denials": 5, "error": 1, "blocked": False},
     ]
     assert found["penalized"] == [
         {"client": "c1", "limit": "guessing", "seconds": 248},

@@ -27,9 +27,10 @@ from ratebound.events import (
 from ratebound.notation import parse_limits
 from ratebound.observe.decision_counts import MOST_RULES, DecisionCounts
 from ratebound.observe.figures_snapshot import BUCKETS, MAX_BYTES, read_snapshot, written_snapshot
+from ratebound.observe.figures_view import FiguresView
 from ratebound.observe.live_figures import FOLDED, LiveFigures
 from ratebound.observe.prometheus import PrometheusListener
-from ratebound.policy import Gate, read_policy
+from ratebound.policy import Gate, RequestView, read_policy
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
@@ -364,3 +365,35 @@ def test_a_block_that_begins_is_shown_before_the_next_denial(clock: FakeClock) -
     for event in events:
         figures(event)
     assert [row[1] for row in figures.own()["penalized"]] == ["guessing"]
+
+
+def test_clients_that_operators_block_are_marked_among_the_most_denied(clock: FakeClock) -> None:
+    figures = LiveFigures()
+    rules = [
+        {"name": "address", "limits": "1/minute", "by": "address"},
+        {"name": "user", "limits": "1/minute", "by": "user"},
+    ]
+    gate = Gate(read_policy({"rules": rules}), storage=MemoryStorage(clock=clock), listeners=[figures.counts])
+    figures.watch(gate)
+    peers = ["203.0.113.7", "198.51.100.1", "192.0.2.1", "2001:db8:0:1::7", "2001:db8:0:2::7"]
+    for _ in range(2):
+        for peer in peers:
+            gate.decide(RequestView("GET", "/", peer=peer))
+        gate.decide(RequestView("GET", "/", peer="192.0.2.99", user="ann"))
+    assert figures.own()["blocked"] == []
+
+    for client in ("203.0.113.7", "198.51.100.0/24", "user:ann", "2001:db8:0:1::/64", "2001:db8:0:2::/128"):
+        gate.block(client, 60)
+    own = figures.own()
+    names = figures.names(own["blocked"])
+    expected = {"address:203.0.113.7", "address:198.51.100.1", "user:ann", "address:2001:db8:0:1::/64"}
+    assert set(names.values()) == expected, "a block of one address is none of its whole /64"
+    view = FiguresView()
+    view.take([own], [], "")
+    assert {one["client"] for one in view.view()["top"] if one["blocked"]} == set(own["blocked"])
+
+    clock.advance(61)
+    assert figures.own()["blocked"] == []
+    read = read_snapshot(written_snapshot(own))
+    assert read is not None
+    assert read["blocked"] == own["blocked"]

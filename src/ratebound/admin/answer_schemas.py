@@ -177,11 +177,12 @@ SHADOW_RULE = record(
 )
 SHADOW = record("The shadow report.", shadow=listed(SHADOW_RULE))
 TOP_CLIENT = {
-    **record("A client that was denied.", client=TEXT, denials=COUNT, error=COUNT),
+    **record("A client that was denied.", client=TEXT, denials=COUNT, error=COUNT, blocked=FLAG),
     "properties": {
         "client": TEXT,
         "denials": COUNT,
         "error": COUNT,
+        "blocked": {"type": "boolean", "description": "Operators block it, as far as the processes know by now."},
         "name": {"type": "string", "description": "Only if names were asked for, and this instance knows it."},
     },
 }

@@ -18,10 +18,11 @@ from ratebound.admin.calls import CALLS, Operator, is_audited
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.policy_source import GatePolicySource, PolicySource
 from ratebound.admin.rules_in_force import descriptor_document, rule_document
+from ratebound.admin.storage_name import storage_name
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
 from ratebound.policy.identity.identify import IdentityKinds
-from ratebound.policy.identity.named_client import WITH_DETAIL
+from ratebound.policy.identity.named_client import OF_ADDRESS, WITH_DETAIL
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
 from ratebound.policy.runtime.client_name import canonical_client
@@ -37,7 +38,6 @@ from ratebound.policy.runtime.operator_measures import DOCUMENTS
 from ratebound.policy.runtime.operator_overrides import ClientOverride
 from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
-from ratebound.storage.secrecy import hidden
 from ratebound.usage import Usage
 
 RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
@@ -74,6 +74,7 @@ class Operations:
         self.is_async = inspect.iscoroutinefunction(type(self._core).decide)
         self.is_blocking = not self.is_async
         self._revision: tuple[float, str] | None = None
+        self._documents = b""  # of operators, as they were read last
         self._methods: dict[str, Callable[[dict[str, Any], Operator], Flow[Any]]] = {
             "figures": self._read_figures,
             "history": self._read_history,
@@ -151,23 +152,24 @@ class Operations:
             names = yield partial(self._figures.names, [one["client"] for one in top])
             for one in top:
                 if one["client"] in names:
-                    one["name"] = names[one["client"]]
+                    one["name"] = _named(names[one["client"]])
         return {"top": top}
 
     def _documents_revision(self) -> Flow[str]:
-        """Return a text that changes with every change by an operator: one trip for all who look at that moment."""
+        """Return a text that changes with every change by an operator, with the policy in force, and with what is wrong
+        with the policy as it is now. One trip for all who look at that moment."""
         storage, now = self._core.storage, time.monotonic()
         if self._revision is not None and now - self._revision[0] < FRESH:
             return self._revision[1]
-        revision = "" if self._revision is None else self._revision[1]
         if keeps_documents(storage):
             try:
                 names = (*DOCUMENTS, AUDIT)
                 found = yield from reading(storage, names)
-                content = b"\0".join(found.get(name, b"") for name in names)  # a damaged one is missing
-                revision = blake2b(content, digest_size=8).hexdigest()
+                self._documents = b"\0".join(found.get(name, b"") for name in names)  # a damaged one is missing
             except StorageError:  # the figures tell
                 pass
+        policy: str = yield self._policy.revision
+        revision = blake2b(self._documents + policy.encode("utf-8", "replace"), digest_size=8).hexdigest()
         self._revision = now, revision
         return revision
 
@@ -301,13 +303,11 @@ class Operations:
         key = names.get(digest)
         if key is None:
             raise CallError(404, UNSEEN, [("digest", UNSEEN)])
-        kind, _, value = key.partition(":")
-        if "+" in kind:
+        if "+" in key.partition(":")[0]:
             text = "this client is counted by several identities at once: block one of them by its name"
             raise CallError(422, f"digest: {text}", [("digest", text)])
-        client = value if kind.partition(".")[0] in ("address", "prefix") else f"{kind.replace('.', ':', 1)}:{value}"
         try:
-            return canonical_client(client, self._kinds)
+            return canonical_client(_named(key), self._kinds)
         except ValueError as error:
             raise CallError(422, f"digest: {error}", [("digest", str(error))]) from None
 
@@ -347,7 +347,7 @@ class Operations:
 
     def _policy_in_force(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         origin = yield self._aside(self._policy.describe)
-        return {**origin._asdict(), "storage": hidden(self._core.policy.storage).strip("'\"")}
+        return {**origin._asdict(), "storage": storage_name(self._core.storage)}
 
     def _check_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
         try:
@@ -460,6 +460,14 @@ class Operations:
         """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
         if keeps_documents(self._core.storage):
             yield partial(self._gate.record, action, as_line(target, MAX_TARGET), detail, by=operator.name)
+
+
+def _named(key: str) -> str:
+    """Return the client that is counted under a key as operators write it: `203.0.113.7`, `jwt:sub:42`."""
+    kind, _, value = key.partition(":")
+    if "+" in kind:  # several identities at once
+        return key
+    return value if kind.partition(".")[0] in OF_ADDRESS else f"{kind.replace('.', ':', 1)}:{value}"
 
 
 def _storage_error(error: StorageError) -> CallError:

@@ -41,6 +41,9 @@ class PolicySource(Protocol):
     def describe(self) -> Any:
         """Return the PolicyOrigin."""
 
+    def revision(self) -> Any:
+        """Return a text that changes with the policy in force, and with the error of the PolicyOrigin. Asked often."""
+
     def check(self, text: str | None, format: str | None) -> Any:
         """Return what a new policy would change, a list. Without a text, read the file or the URL again.
 
@@ -68,11 +71,15 @@ class GatePolicySource:
         file = self._file
         if file is None:
             return PolicyOrigin("given as an object", None, "", "", False)
-        error = "" if file.error is None else str(file.error)
         text = file.text
         if self._shown[0] != text:
             self._shown = text, without_secrets(text, file.format)
-        return PolicyOrigin(str(file.path), *self._shown[1], error, True)
+        return PolicyOrigin(str(file.path), *self._shown[1], _error(file), True)
+
+    def revision(self) -> str:
+        """Return a text that changes with the policy, and with what is wrong with it."""
+        file = self._file
+        return "" if file is None else f"{file.text}\0{_error(file)}"
 
     def check(self, text: str | None, format: str | None) -> list[Any]:
         """Return what a new policy would change: the one in `text`, or the file or URL as it is now."""
@@ -101,6 +108,10 @@ class GatePolicySource:
                 raise file.error
             raise CallError(502, str(file.error))
         return described(old, file.policy)
+
+
+def _error(file: FollowedPolicy) -> str:
+    return "" if file.error is None else str(file.error)
 
 
 def described(old: Policy, new: Policy) -> list[Any]:

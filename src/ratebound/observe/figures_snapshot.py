@@ -41,6 +41,7 @@ class Snapshot(TypedDict):
     slots: dict[str, int]  # held by this process, by limit
     top: list[list[Any]]  # digest, denials, error
     penalized: list[list[Any]]  # digest, penalty, seconds
+    blocked: NotRequired[list[str]]  # digests of `top` that operators block
     age: NotRequired[float]  # seconds since a reader has last seen it change; the reader adds it
 
 
@@ -83,6 +84,8 @@ def read_snapshot(content: bytes | Mapping[str, Any]) -> Snapshot | None:
             "top": [_fields(one, _text, _count, _count) for one in found["top"][:MAX_ENTRIES]],
             "penalized": [_fields(one, _text, _text, _number) for one in found["penalized"][:MAX_ENTRIES]],
         }
+        if "blocked" in found:
+            snapshot["blocked"] = [_text(one) for one in found["blocked"][:MAX_ENTRIES]]
         if "age" in found:
             snapshot["age"] = _number(found["age"])
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):

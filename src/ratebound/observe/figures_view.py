@@ -426,13 +426,18 @@ def _slots(snapshots: Sequence[Snapshot]) -> list[dict[str, Any]]:
 def _top(snapshots: Sequence[Snapshot]) -> list[dict[str, Any]]:
     """Return the clients that were denied most. Each was denied at least `denials` - `error` times."""
     found: dict[str, list[int]] = {}
+    blocked: set[str] = set()
     for snapshot in snapshots:
+        blocked.update(snapshot.get("blocked", ()))
         for client, denials, error in snapshot["top"]:
             row = found.setdefault(client, [0, 0])
             row[0] += denials
             row[1] += error
     ordered = sorted(found.items(), key=lambda one: (-one[1][0], one[1][1], one[0]))
-    return [{"client": client, "denials": row[0], "error": row[1]} for client, row in ordered[:MOST_CLIENTS]]
+    return [
+        {"client": client, "denials": row[0], "error": row[1], "blocked": client in blocked}
+        for client, row in ordered[:MOST_CLIENTS]
+    ]
 
 
 def _penalized(snapshots: Sequence[Snapshot]) -> list[dict[str, Any]]:

@@ -106,6 +106,7 @@ class LiveFigures:
         self._top = TopListener(2 * MOST_CLIENTS, window=window, clear=True, clock=clock)
         self._memory: InMemory | None = None
         self._is_shared = False
+        self._is_blocked: Callable[[str], bool] = _is_not_blocked  # by an operator, by the key of a client
         self._rules: dict[str, Any] = {}  # what the shadows of each rule depend on, in the policy in force
         self._use_key(os.urandom(32))
         self._begin()
@@ -120,10 +121,11 @@ class LiveFigures:
         self._begin()
 
     def watch(self, gate: Any) -> None:
-        """Show the size of the memory or the shared memory that a gate counts in. Shadows of a rule are counted anew
-        when a new policy of the gate has changed the rule."""
+        """Show the size of the memory or the shared memory that a gate counts in, and whom operators block there.
+        Shadows of a rule are counted anew when a new policy of the gate has changed the rule."""
         self._memory = memory_of(_innermost(gate.storage))
         self._is_shared = is_shared(gate.storage)
+        self._is_blocked = gate._blocks_key
         self._rules = _shadow_rules(gate.current())
         gate.before_new_policy(self._forget_shadows)
 
@@ -139,6 +141,7 @@ class LiveFigures:
         rules = list(counts.rules.items())
         self._fold()
         name = self._name
+        top = self._top.top(MOST_CLIENTS)
         return {
             "run": self.run,
             "name": self.name,
@@ -159,7 +162,8 @@ class LiveFigures:
             "keys": None if self._memory is None else [self._memory.keys, self._memory.max_keys, self._is_shared],
             "factors": dict(self._factors),
             "slots": self._slots(),
-            "top": [[name(one.client), one.denials, one.error] for one in self._top.top(MOST_CLIENTS)],
+            "top": [[name(one.client), one.denials, one.error] for one in top],
+            "blocked": [name(one.client) for one in top if self._is_blocked(one.client)],
             "penalized": [[name(one.client), one.limit, one.seconds] for one in self._top.blocked(MOST_CLIENTS)],
         }
 
@@ -356,6 +360,10 @@ def _short(key: str) -> str:
     if len(key) <= LONG_KEY:
         return key
     return f"{key[:64]}…{blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+
+
+def _is_not_blocked(key: str) -> bool:
+    return False
 
 
 def _shares(name: str) -> Histogram:

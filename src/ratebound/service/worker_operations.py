@@ -66,10 +66,19 @@ class ServicePolicy:
 
     def describe(self) -> PolicyOrigin:
         """Return the policy in force, and what is wrong with the one that was refused or cannot be fetched."""
-        found = self._folder.last_fetch if self._folder.has_fetch_failed else self._folder.last_reload
-        error = str(found.get("problem", "")) if self._folder.has_old_policy else ""
-        origin = self._origin.describe()._replace(error=error)
+        origin = self._origin.describe()._replace(error=self._error)
         return origin if self._fetched is None else origin._replace(source=self._fetched.shown)
+
+    def revision(self) -> str:
+        """Return a text that changes with the policy, and with what is wrong with it."""
+        return f"{self._origin.revision()}\0{self._error}"
+
+    @property
+    def _error(self) -> str:
+        if not self._folder.has_old_policy:
+            return ""
+        found = self._folder.last_fetch if self._folder.has_fetch_failed else self._folder.last_reload
+        return str(found.get("problem", ""))
 
     async def check(self, text: str | None, format: str | None) -> list[Any]:
         """Return what a policy would change: the one in `text`, or the file or URL as it is now."""

@@ -3,13 +3,14 @@
 import {
   Bar,
   Table,
-  ago,
   byId,
+  clockTime,
   count,
   duration,
   fillOnce,
   fillText,
   fullTime,
+  instant,
   make,
   percent,
   plural,
@@ -20,6 +21,7 @@ import {
 import { call, query } from "./server.js";
 
 const SHOWN = 100;
+const OF_PENALTY = "It ends by itself. To lift it now, look up the client and reset its counts.";
 const DURATIONS = [
   ["10 minutes", "10 minutes"],
   ["1 hour", "1 hour"],
@@ -39,8 +41,9 @@ function actionButton(cell, words, act) {
   return button;
 }
 
-/** A column with one button. `labelOf` tells a screen reader what the button acts on. */
-function actionColumn(page, heading, words, labelOf, act) {
+/** A column with one button. `labelOf` tells a screen reader what the button acts on. `insteadOf` returns words that
+ * stand there instead, or "". */
+function actionColumn(page, heading, words, labelOf, act, insteadOf = () => "") {
   return {
     heading,
     kind: "action",
@@ -49,10 +52,17 @@ function actionColumn(page, heading, words, labelOf, act) {
       fillOnce(
         cell,
         item,
-        () => actionButton(cell, words, act),
-        (button) => {
+        () => {
+          const button = actionButton(cell, words, act);
+          const instead = make("span", { class: "tag" });
+          return { button, instead, nodes: [button, instead] };
+        },
+        ({ button, instead }) => {
           cell.item = item;
-          setShown(button, page.canWrite && !item.isAutomatic);
+          const text = insteadOf(item);
+          setText(instead, text);
+          setShown(instead, text !== "");
+          setShown(button, page.canWrite && !item.isAutomatic && text === "");
           button.setAttribute("aria-label", labelOf(item));
         },
       ),
@@ -74,6 +84,7 @@ export class TopClients {
   constructor(page) {
     this.page = page;
     this.names = null; // by digest, once the operator has asked
+    this.top = [];
     this.button = byId("show-names");
     this.button.addEventListener("click", () => this.toggleNames());
     this.table = new Table(byId("top"), {
@@ -83,11 +94,13 @@ export class TopClients {
       columns: [
         {
           heading: "Client",
+          hint: "A digest, unless names are shown.",
           kind: "client",
-          fill: (cell, client) => fillText(cell, this.names?.get(client.client) ?? client.client, client.client),
+          fill: (cell, client) => fillText(cell, this.nameOf(client.client), client.client),
         },
         {
           heading: "Denials",
+          hint: "In the last 10 to 20 minutes.",
           kind: "number",
           fill: (cell, client) =>
             fillText(cell, count(client.denials), client.error ? `at most ${count(client.error)} too many` : ""),
@@ -96,20 +109,31 @@ export class TopClients {
           page,
           "Action",
           "Block for 1 h",
-          (client) => `Block ${this.names?.get(client.client) ?? client.client} for one hour`,
+          (client) => `Block ${this.nameOf(client.client)} for one hour`,
           (client, button) => this.block(client, button),
+          (client) => (client.blocked ? "Blocked" : ""),
         ),
       ],
     });
   }
 
+  nameOf(digest) {
+    return this.names?.get(digest) ?? digest;
+  }
+
   show(top) {
-    this.top = top;
-    this.table.show(top.slice(0, 10));
+    this.top = top.slice(0, 10);
+    this.table.show(this.top);
+    setText(this.button, this.names === null ? "Show names" : this.areNamed ? "Hide names" : "Show new names");
+  }
+
+  /** True if names were asked for since the newest of these clients came. */
+  get areNamed() {
+    return this.names !== null && this.top.every((client) => this.names.has(client.client));
   }
 
   async toggleNames() {
-    if (this.names === null) {
+    if (!this.areNamed) {
       await this.page.act(
         this.button,
         async () => {
@@ -119,13 +143,12 @@ export class TopClients {
         "Names are shown. The audit log says so.",
       );
     } else this.names = null;
-    setText(this.button, this.names === null ? "Show names" : "Hide names");
     this.show(this.top);
   }
 
   hideNames() {
     this.names = null;
-    setText(this.button, "Show names");
+    this.show([]);
   }
 
   async block(client, button) {
@@ -198,8 +221,16 @@ export class BlocksPanel {
           keyOf: (block) => `${block.isAutomatic ? "p" : "b"}${block.client}\n${block.limit ?? ""}`,
           empty: "No client is blocked. Block one above, or from the top limited clients.",
           columns: [
-            { heading: "Client", kind: "client", fill: (cell, block) => fillText(cell, block.client) },
-            { heading: "Reason", kind: "long", fill: (cell, block) => fillText(cell, block.reason || "–") },
+            {
+              heading: "Client",
+              kind: "client",
+              fill: (cell, block) => fillText(cell, block.isAutomatic ? page.top.nameOf(block.client) : block.client),
+            },
+            {
+              heading: "Reason",
+              kind: "long",
+              fill: (cell, block) => fillText(cell, block.reason || "–", block.isAutomatic ? OF_PENALTY : ""),
+            },
             {
               heading: "By",
               kind: "whole",
@@ -341,6 +372,7 @@ export class OverridesPanel {
   }
 }
 
+/** What one client has used, and the slots that it holds. Operators grant units of a quota here, and reset counts. */
 export class LookUp {
   constructor(page) {
     this.page = page;
@@ -352,8 +384,14 @@ export class LookUp {
 
   async show(client, button) {
     await this.page.act(button, async () => {
-      const found = await call("GET", query("api/usage", { client }));
-      this.draw(client, found.usage);
+      const [{ usage }, { holders }] = await Promise.all([
+        call("GET", query("api/usage", { client })),
+        call("GET", query("api/holders", { client })).catch((error) => {
+          if (error.status === 401) throw error;
+          return { holders: [] }; // the storage cannot list them: the usage says how many there are
+        }),
+      ]);
+      this.draw(client, usage, holders);
     });
   }
 
@@ -361,57 +399,133 @@ export class LookUp {
     byId("usage").replaceChildren();
   }
 
-  draw(client, usages) {
-    const box = make("div", { class: "scroll" });
-    const table = new Table(box, {
-      label: `Usage of ${client}`,
-      keyOf: (usage) => `${usage.rule}\n${usage.name}\n${usage.limit}`,
-      empty: `No limit applies to ${client}, or nothing was counted yet.`,
-      columns: [
-        { heading: "Rule", kind: "name", fill: (cell, usage) => fillText(cell, usage.rule || usage.name) },
-        {
-          heading: "Limit",
-          kind: "long",
-          fill: (cell, usage) => fillText(cell, usage.blocked ? `${usage.limit}: blocked` : usage.limit),
-        },
-        {
-          heading: "Used",
-          kind: "bar",
-          fill: (cell, usage) =>
-            fillOnce(
-              cell,
-              usage,
-              () => new Bar("used"),
-              (bar) =>
-                bar.set(
-                  usage.quota ? usage.used / usage.quota : null,
-                  usage.quota ? percent(usage.used / usage.quota) : "–",
-                ),
-            ),
-        },
-        { heading: "Remaining", kind: "number", fill: (cell, usage) => fillText(cell, count(usage.remaining)) },
-        { heading: "Of", kind: "number", fill: (cell, usage) => fillText(cell, count(usage.quota)) },
-        {
-          heading: "Resets",
-          kind: "number",
-          fill: (cell, usage) => fillText(cell, until(usage.resets_at), fullTime(usage.resets_at)),
-        },
-      ],
-    });
-    table.show(usages);
-    const tools = make(
-      "div",
-      { class: "tools" },
-      make("p", {}, make("strong", {}, client), ` asked ${ago(Date.now() / 1000)}`),
+  draw(client, usages, holders) {
+    const isAlone = usages.some((usage) => usage.degraded);
+    byId("usage").replaceChildren(
+      this.tools(client),
+      ...(isAlone ? [make("p", { class: "problem" }, ALONE)] : []),
+      usageTable(client, usages),
+      ...(holders.length ? [make("h3", {}, "Slots that it holds"), holdersTable(client, holders)] : []),
+      ...this.grant(client, usages),
     );
+  }
+
+  tools(client) {
+    const words = make("p", {}, make("strong", {}, client), ` at ${clockTime(Date.now() / 1000)}`);
+    const tools = make("div", { class: "tools" }, words);
     if (this.page.canWrite) {
       const reset = make("button", { type: "button", class: "small" }, "Reset all counts");
       reset.addEventListener("click", async () => {
-        await this.page.act(reset, () => call("POST", "api/resets", { client }), `All counts of ${client} start anew.`);
-        await this.show(client, reset);
+        const work = () => call("POST", "api/resets", { client });
+        if (await this.page.act(reset, work, `All counts of ${client} start anew.`)) await this.show(client, reset);
       });
       tools.append(reset);
     }
-    byId("usage").replaceChildren(tools, box);
+    return tools;
   }
+
+  /** A form that grants units, if a rule has a quota. */
+  grant(client, usages) {
+    const rules = [...new Set(usages.filter((usage) => usage.previous !== null).map((usage) => usage.rule))];
+    if (!this.page.canWrite || !rules.length) return [];
+    const field = (id, words, input) =>
+      make("div", { class: "field" }, make("label", { for: id }, words), input);
+    const units = make("input", {
+      id: "grant-units",
+      type: "number",
+      min: 1,
+      step: 1,
+      required: true,
+      placeholder: "500",
+    });
+    const rule = make("select", { id: "grant-rule" }, ...rules.map((name) => make("option", { value: name }, name)));
+    const button = make("button", { type: "submit" }, "Grant");
+    const form = make(
+      "form",
+      { class: "act", id: "grant" },
+      field("grant-units", "Units", units),
+      field("grant-rule", "Of the quota of rule", rule),
+      button,
+      make("p", { class: "detail" }, "They are added to the present window. They cannot be taken back."),
+    );
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      const body = { client, units: Number(units.value), rule: rule.value };
+      const words = `${client} has ${plural(body.units, "unit")} more of ${body.rule}.`;
+      if (await this.page.act(button, () => call("POST", "api/grants", body), words)) await this.show(client, button);
+    });
+    return [form];
+  }
+}
+
+const ALONE = "The storage is out of reach. These are the shares of one process, not what the client has used.";
+
+function usageTable(client, usages) {
+  const box = make("div", { class: "scroll" });
+  const table = new Table(box, {
+    label: `Usage of ${client}`,
+    keyOf: (usage) => `${usage.rule}\n${usage.name}\n${usage.limit}`,
+    empty: `No limit applies to ${client}, or nothing was counted yet.`,
+    columns: [
+      { heading: "Rule", kind: "name", fill: (cell, usage) => fillText(cell, usage.rule || usage.name) },
+      {
+        heading: "Limit",
+        kind: "long",
+        fill: (cell, usage) => fillText(cell, usage.blocked ? `${usage.limit}: blocked` : usage.limit),
+      },
+      {
+        heading: "Used",
+        kind: "bar",
+        fill: (cell, usage) =>
+          fillOnce(
+            cell,
+            usage,
+            () => new Bar("used"),
+            (bar) =>
+              bar.set(
+                usage.quota ? usage.used / usage.quota : null,
+                usage.quota ? percent(usage.used / usage.quota) : "–",
+              ),
+          ),
+      },
+      { heading: "Remaining", kind: "number", fill: (cell, usage) => fillText(cell, count(usage.remaining)) },
+      {
+        heading: "Of",
+        kind: "number",
+        fill: (cell, usage) =>
+          fillText(cell, count(usage.quota), usage.granted ? `${count(usage.granted)} of them were granted` : ""),
+      },
+      {
+        heading: "As new",
+        hint: "When nothing of the limit is used any more, or the next window begins.",
+        kind: "number",
+        fill: (cell, usage) => {
+          const isOver = instant(usage.resets_at) <= Date.now() / 1000;
+          fillText(cell, isOver ? "now" : until(usage.resets_at), fullTime(usage.resets_at));
+        },
+      },
+    ],
+  });
+  table.show(usages);
+  return box;
+}
+
+function holdersTable(client, holders) {
+  const box = make("div", { class: "scroll" });
+  const table = new Table(box, {
+    label: `Slots of ${client}`,
+    keyOf: (holder) => `${holder.limit}\n${holder.id}`,
+    empty: "",
+    columns: [
+      { heading: "Limit", kind: "name", fill: (cell, holder) => fillText(cell, holder.limit) },
+      { heading: "Slot", kind: "client", fill: (cell, holder) => fillText(cell, holder.id) },
+      {
+        heading: "Ends, if nobody renews it",
+        kind: "number",
+        fill: (cell, holder) => fillText(cell, until(holder.expires_at), fullTime(holder.expires_at)),
+      },
+    ],
+  });
+  table.show(holders);
+  return box;
 }

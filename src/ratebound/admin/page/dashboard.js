@@ -12,10 +12,13 @@ import { call, session, signIn, signOut } from "./server.js";
 
 const NOTICE = 6_000; // milliseconds, as below
 const NOTICE_OF_PROBLEM = 15_000;
+const READ_AGAIN = 3_000; // between two attempts to read what could not be read
 
 class Page {
   constructor() {
     this.operator = null;
+    this.isChosen = false; // the range of the chart, by a click
+    this.readAt = -Infinity; // when the documents were read
     this.forget();
     this.chart = new Chart(byId("chart"), byId("readout"));
     this.tiles = new Tiles();
@@ -30,6 +33,7 @@ class Page {
     this.live = new Live({
       history: (history) => {
         this.state.history.take(history);
+        if (!this.isChosen) this.range = this.state.history.isLong ? "hour" : "recent";
         this.drawChart();
       },
       figures: (view) => this.takeFigures(view),
@@ -58,15 +62,16 @@ class Page {
       history: new History(),
       rules: [],
       forAll: { state: "on", switch: null },
-      blocks: [],
+      blocks: null, // not read yet
       overrides: [],
       changes: [],
       policy: null,
       silence: 0,
       problem: "", // why there are no new figures
       outageSince: null,
+      unread: new Set(), // what could not be read
     };
-    this.range = this.range ?? "hour";
+    this.range = this.range ?? "recent";
   }
 
   get canWrite() {
@@ -162,6 +167,7 @@ class Page {
     state.history.add(view);
     if (!isOut(view)) state.outageSince = null;
     else state.outageSince ??= view.at;
+    if (state.unread.size && performance.now() - this.readAt > READ_AGAIN) this.refresh();
     this.draw();
   }
 
@@ -180,8 +186,7 @@ class Page {
 
   choose(range) {
     this.range = range;
-    byId("show-recent").setAttribute("aria-pressed", String(range === "recent"));
-    byId("show-hour").setAttribute("aria-pressed", String(range === "hour"));
+    this.isChosen = true;
     this.drawChart();
   }
 
@@ -192,7 +197,7 @@ class Page {
     this.drawChart();
     this.top.show(view.top);
     this.rules.show(this.state);
-    this.blocks.show(this.state.blocks, view.penalized);
+    this.blocks.show(this.state.blocks ?? [], view.penalized);
     this.health.show(view);
     setText(byId("processes"), plural(view.processes.length, "process", "processes"));
     setShown(byId("processes"), true);
@@ -202,7 +207,7 @@ class Page {
   drawDocuments() {
     const { view, blocks, overrides, changes, policy, rules } = this.state;
     this.rules.show(this.state);
-    this.blocks.show(blocks, view?.penalized ?? []);
+    this.blocks.show(blocks ?? [], view?.penalized ?? []);
     this.overrides.show(overrides);
     this.changes.show(changes);
     this.policy.show(policy, rules);
@@ -210,6 +215,8 @@ class Page {
   }
 
   drawChart() {
+    byId("show-recent").setAttribute("aria-pressed", String(this.range === "recent"));
+    byId("show-hour").setAttribute("aria-pressed", String(this.range === "hour"));
     this.chart.show(this.state.history[this.range]);
   }
 
@@ -238,6 +245,7 @@ class Page {
 
   async readDocuments() {
     const operator = this.operator;
+    this.readAt = performance.now();
     const wanted = {
       rules: ["api/rules", (found) => [...found.rules, ...found.descriptors]],
       blocks: ["api/blocks", (found) => found.blocks],
@@ -264,6 +272,7 @@ class Page {
   }
 
   showUnread(name, words) {
+    this.state.unread[words ? "add" : "delete"](name);
     const box = byId(name);
     const line = box.parentElement.querySelector(".unread") ?? make("p", { class: "problem unread" });
     setText(line, words);

@@ -75,15 +75,16 @@ export function keepInStep(parent, items, keyOf, create, update) {
  * Roles are written out: a browser forgets that it is a table when styles make cards of its rows.
  */
 export class Table {
-  /** `columns`: {heading, kind: "" | "number" | "action", fill(cell, item), unseen: true for a heading only heard}. */
+  /** `columns`: {heading, hint, kind: "" | "number" | "action", fill(cell, item), unseen: true for a heading only
+   * heard}. */
   constructor(parent, { label, columns, keyOf, empty, rowClass = () => "" }) {
     this.columns = columns;
     this.keyOf = keyOf;
     this.rowClass = rowClass;
-    const headings = columns.map(({ heading, kind = "", unseen = false }) =>
+    const headings = columns.map(({ heading, hint = false, kind = "", unseen = false }) =>
       make(
         "th",
-        { scope: "col", role: "columnheader", class: kind || false },
+        { scope: "col", role: "columnheader", class: kind || false, title: hint },
         make("span", { class: unseen && "unseen" }, heading),
       ),
     );

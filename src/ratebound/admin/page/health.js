@@ -29,7 +29,10 @@ export function healthOf({ view, policy, silence, problem, outageSince, forAll }
     return { level: "bad", words: `Storage out of reach for ${steps(seconds)}: each process decides alone` };
   }
   if (view.problem) return { level: "bad", words: view.problem };
-  if (policy?.error) return { level: "bad", words: `Policy file cannot be used: the last good one is in force` };
+  if (policy?.error) {
+    const what = /^https?:/.test(policy.source) ? "Policy cannot be fetched or used" : "Policy file cannot be used";
+    return { level: "bad", words: `${what}: the last good one is in force` };
+  }
   if (forAll.state !== "on") {
     return { level: "warn", words: forAll.state === "off" ? "All rules are switched off" : "All rules are in shadow" };
   }
@@ -46,14 +49,21 @@ function steps(seconds) {
 /** Return True if decisions are made without the storage now. */
 export const isOut = (view) => view.storage.nodes.some((node) => node.is_open) || view.total.degraded > 0;
 
-const TILES = ["Decisions/s", "Denied", "Latency, p99", "Blocked clients", "Limits in force", "Slots held"];
+const TILES = {
+  "Decisions/s": "Requests that were allowed or denied, per second.",
+  Denied: "The share of decisions that denied a request.",
+  "Latency, p99": "The time of a decision: 99 of 100 took less than p99, and half of them less than p50.",
+  "Blocked clients": "By hand: operators have blocked them. By penalty: the policy has, for a time.",
+  "Limits in force": "The lowest share of their counts that adaptive limits have now. Less than 100 % means overload.",
+  "Slots held": "Requests that run now under limits such as 3 concurrent.",
+};
 
 export class Tiles {
   constructor() {
-    this.tiles = TILES.map((title) => {
+    this.tiles = Object.entries(TILES).map(([title, hint]) => {
       const value = make("dd", { class: "value" });
       const note = make("dd", { class: "note" });
-      return { value, note, box: make("div", { class: "tile" }, make("dt", {}, title), value, note) };
+      return { value, note, box: make("div", { class: "tile", title: hint }, make("dt", {}, title), value, note) };
     });
     byId("tiles").replaceChildren(...this.tiles.map((tile) => tile.box));
   }
@@ -64,6 +74,8 @@ export class Tiles {
     const lowest = Math.min(1, ...Object.values(view.factors ?? {}));
     const held = view.slots.reduce((sum, slot) => sum + slot.held, 0);
     const penalized = view.penalized.length;
+    const isAdaptive = Object.keys(view.factors ?? {}).length > 0;
+    const inForce = lowest < 1 ? "lowered: overload" : isAdaptive ? "not lowered" : "no rule is adaptive";
     const notes = [degraded && `${rate(degraded)}/s without storage`, shed && `${rate(shed)}/s shed`].filter(Boolean);
     const values = [
       [rate(all), notes.join(", ") || `${rate(allowed)}/s allowed`, degraded > 0 && "warn"],
@@ -73,8 +85,12 @@ export class Tiles {
         view.latency ? `p50 ${milliseconds(view.latency.p50)}` : "no decisions lately",
         "",
       ],
-      [count(blocks.length + penalized), `${count(blocks.length)} by hand, ${count(penalized)} by penalty`, ""],
-      [percent(lowest), lowest < 1 ? "lowered: overload" : "not lowered", lowest < 1 && "warn"],
+      [
+        count((blocks?.length ?? 0) + penalized),
+        `${blocks === null ? "not known" : count(blocks.length)} by hand, ${count(penalized)} by penalty`,
+        "",
+      ],
+      [percent(lowest), inForce, lowest < 1 && "warn"],
       [count(held), view.slots.length ? `of ${plural(view.slots.length, "limit")}` : "no slot is held", ""],
     ];
     values.forEach(([value, note, level], i) => {

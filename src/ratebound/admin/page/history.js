@@ -54,6 +54,11 @@ export class History {
     this.rules = new Map(); // rule -> Series of [allowed, denied]
   }
 
+  /** True if there are figures of five minutes: less is not worth a chart of an hour. */
+  get isLong() {
+    return this.hour.points.filter(Boolean).length * this.hour.step >= 300;
+  }
+
   take(history) {
     this.recent.take(history.recent);
     this.hour.take(history.hour);

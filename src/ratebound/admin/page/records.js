@@ -89,14 +89,18 @@ export class PolicyPanel {
   }
 
   async reload(button) {
+    let found = null;
     await this.page.act(
       button,
-      async () => {
-        await call("POST", "api/policy/reload", {});
-        byId("policy-check").replaceChildren();
-      },
-      "The policy is loaded.",
+      async () => (found = await call("POST", "api/policy/reload", {})),
+      () => (found.valid ? "The policy is loaded." : ""),
     );
+    if (found?.valid) this.clear();
+    else if (found !== null) {
+      this.report(found);
+      this.page.notice("The policy was not loaded: the one before it stays in force.", null, true);
+      await this.page.refresh();
+    }
   }
 
   /** Say what a reload would change. */

@@ -80,6 +80,7 @@ export class RulesPanel {
         { heading: "Denied/s", kind: "number", fill: (cell, rule) => fillText(cell, rate(rule.live.denied)) },
         {
           heading: "Denied",
+          hint: "The share of this rule's decisions that deny.",
           kind: "bar",
           fill: (cell, rule) =>
             fillOnce(
@@ -91,6 +92,7 @@ export class RulesPanel {
         },
         {
           heading: "Used",
+          hint: "How much of its limits clients use, on average.",
           kind: "bar",
           fill: (cell, rule) =>
             fillOnce(
@@ -100,7 +102,12 @@ export class RulesPanel {
               (bar) => bar.set(rule.live.used, rule.live.used === null ? "–" : percent(rule.live.used)),
             ),
         },
-        { heading: "Trial against live", kind: "trial", fill: (cell, rule) => this.fillTrial(cell, rule) },
+        {
+          heading: "Trial against live",
+          hint: "What candidate limits, or a rule in shadow, would deny, beside what is denied. Promote enforces them.",
+          kind: "trial",
+          fill: (cell, rule) => this.fillTrial(cell, rule),
+        },
         { heading: "State", kind: "action", fill: (cell, rule) => this.fillState(cell, rule) },
       ],
     });
@@ -194,7 +201,7 @@ export class RulesPanel {
         const report = rule.report;
         const isCandidate = report ? report.candidate : Boolean(rule.candidate);
         const isTried = Boolean(
-          report || rule.live.shadow || rule.live.candidate || (rule.candidate && rule.state !== "candidate"),
+          rule.state !== "candidate" && (report || rule.live.shadow || rule.live.candidate || rule.candidate),
         );
         setShown(box, isTried);
         setShown(none, !isTried);
@@ -206,7 +213,7 @@ export class RulesPanel {
           ? percent(share({ allowed: report.live_allowed, denied: report.live_denied }))
           : percent(share(rule.live));
         setText(live, isCandidate ? `would deny ${would}, live denies ${now}` : `would deny ${would}`);
-        setShown(button, this.page.canWrite && rule.state !== "candidate");
+        setShown(button, this.page.canWrite && (Boolean(rule.candidate) || rule.mode === "shadow"));
         button.setAttribute("aria-label", `Promote ${isCandidate ? "the candidate of " : ""}${rule.name}`);
       },
     );

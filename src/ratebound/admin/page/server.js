@@ -50,7 +50,8 @@ function parsed(text) {
 function words(answer, found, text) {
   const detail = found?.detail ?? "";
   const errors = (found?.errors ?? []).map((error) => `${error.field}: ${error.detail}`);
-  if (detail || errors.length) return [detail, ...errors].filter(Boolean).join("\n");
+  if (errors.length) return errors.join("\n"); // the detail has the same words in one line
+  if (detail) return detail;
   const plain = text.trim();
   return plain && plain.length < 300 && !plain.startsWith("<") ? plain : `The answer was ${answer.status}.`;
 }

@@ -228,6 +228,11 @@ class _PolicyGate:
         """Return operators' measures as far as they are known without reading, None if there are none."""
         return None if self._operators is None or self._is_unmeasured else self._operators.look()
 
+    def _blocks_key(self, key: str) -> bool:
+        """Return True if operators block the client that is counted under a key, as far as this process knows."""
+        measures = self._known_measures()
+        return measures is not None and measures.clients is not None and measures.clients.blocks_key(key)
+
     def _copy_to_read(self) -> CopiedMeasures | None:
         """Return the copy of operators' documents if it is too old; None if nothing has to be read."""
         operators = self._operators

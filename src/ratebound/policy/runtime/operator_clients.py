@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Generic, TypeVar
 
 from ratebound.clock import Clock
-from ratebound.http.prefix import Address
+from ratebound.http.prefix import Address, parse_network
 from ratebound.policy.identity.identify import IdentityKind, IdentityKinds
 from ratebound.policy.match.conditions import Ranges
 from ratebound.policy.model.client_list import split_client
@@ -110,6 +110,19 @@ class OperatorClients:
             if last is None or last[1] is None or wait > last[1]:
                 last = block, wait
         return last
+
+    def blocks_key(self, key: str) -> bool:
+        """Return True if blocks cover every client that is counted under a key, such as `address:203.0.113.7`. A key of
+        several identities at once is not looked for."""
+        kind, _, value = key.partition(":")
+        if kind.partition(".")[0] not in ("address", "prefix"):
+            return self.block_of([key], None) is not None
+        try:
+            network = parse_network(value)
+        except ValueError:
+            return False
+        found = self.blocks.find((), network.network_address)
+        return any(parse_network(block.client).prefixlen <= network.prefixlen for block, _ in found)
 
     def overrides_of(self, keys: Iterable[str], address: Address | None) -> list[ClientOverride]:
         """Return the overrides of a client, the most specific first."""
