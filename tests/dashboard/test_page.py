@@ -284,7 +284,11 @@ def test_a_policy_that_is_refused_is_not_said_to_be_loaded(open_page: OpenPage, 
 def test_a_rule_that_an_operator_has_put_in_shadow_is_not_offered_for_promotion(
     open_page: OpenPage, url: str, calls: FakeCalls
 ) -> None:
-    calls.change = lambda view: [one.update(shadow={"allowed": 1.0, "denied": 1.0}) for one in view["rules"]]
+    def in_shadow(view: dict[str, Any]) -> None:
+        for one in view["rules"]:
+            one["shadow"] = {"allowed": 1.0, "denied": 1.0}
+
+    calls.change = in_shadow
     calls.on_set_switch({"rule": "login", "state": "shadow"}, "maria")
     page = open_page(link(url))
     row = page.get_by_role("row").filter(has=page.get_by_text("login", exact=True)).first

@@ -100,8 +100,8 @@ class FiguresView:
         """Take the snapshots of this process, or of the workers of this service, and those of other processes.
 
         A process that is in both counts once. One that has sent its own and does so no longer has ended: what it has
-        published counts no more, because another process may do its work already. `problem` is a sentence for the operator, for example that the storage
-        does not answer.
+        published counts no more, because another process may do its work already. `problem` is a sentence for the
+        operator, for example that the storage does not answer.
         """
         with self._lock:
             now = self._clock()
