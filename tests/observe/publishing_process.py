@@ -1,6 +1,8 @@
-"""A process that publishes its figures again and again, until it is killed: `python -m tests.observe.publishing_process
-URL`. Each line of its output is one publication."""
+"""Processes that publish their figures again and again, until they are killed: `python -m
+tests.observe.publishing_process URL MANY`. Each of them writes one line after its first publication: its run, and its
+process. They end with the process that has started them."""
 
+import os
 import sys
 import time
 
@@ -14,16 +16,22 @@ from ratebound.storage.urls import open_storage
 def publish(url: str) -> None:
     figures = LiveFigures()
     shared = SharedFigures(GuardedStorage(open_storage(url), deadline=10), figures)
-    while True:
+    parent, is_first = os.getppid(), True
+    while os.getppid() == parent:
         try:
             run(shared.publishing())
         except StorageError as error:
             sys.stderr.write(f"{error}\n")
         else:
-            sys.stdout.write(f"{figures.run}\n")
-            sys.stdout.flush()
+            if is_first:
+                sys.stdout.write(f"{figures.run} {os.getpid()}\n")
+                sys.stdout.flush()
+            is_first = False
         time.sleep(0.02)
 
 
 if __name__ == "__main__":
+    for _ in range(int(sys.argv[2]) - 1):
+        if os.fork() == 0:
+            break
     publish(sys.argv[1])

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -252,17 +253,18 @@ def test_twenty_processes_publish_and_those_that_are_killed_disappear(kind: str,
             if kind == "shared memory"
             else f"{redis_url_server.url}?timeout=10&connect_timeout=10&prefix=twenty{os.getpid()}-"
         )
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.observe.publishing_process", url], stdout=subprocess.PIPE, text=True
-                )
-            )
-            for _ in range(20)
-        ]
-        for process in processes:
-            stack.callback(process.kill)
-        names = [next(iter(process.stdout or ())).strip() for process in processes]
+        command = [sys.executable, "-m", "tests.observe.publishing_process", url, "20"]
+        first = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        )
+        stack.callback(os.killpg, first.pid, signal.SIGKILL)
+        processes: dict[str, int] = {}  # by run
+        for line in first.stdout or ():
+            name, process = line.split()
+            processes[name] = int(process)
+            if len(processes) == 20:
+                break
+        killed = [name for name, process in processes.items() if process != first.pid][:10]
         storage = GuardedStorage(open_storage(url), deadline=10)
         stack.callback(storage.close)
         reader = SharedFigures(storage, clock=lambda: time.monotonic() * 5)
@@ -270,12 +272,12 @@ def test_twenty_processes_publish_and_those_that_are_killed_disappear(kind: str,
         def seen() -> set[str]:
             return {one["run"] for one in run(reader.reading())}
 
-        wait_until(lambda: seen() == set(names), 60, "all twenty are seen")
+        wait_until(lambda: seen() == set(processes), 60, "all twenty are seen")
         slots = slots_in(storage, run)
-        assert sorted(slots) == sorted(names)
-        for process in processes[:10]:
-            process.kill()
-        wait_until(lambda: seen() == set(names[10:]), 60, "those that were killed have disappeared")
+        assert sorted(slots) == sorted(processes)
+        for name in killed:
+            os.kill(processes[name], signal.SIGKILL)
+        wait_until(lambda: seen() == processes.keys() - set(killed), 60, "those that were killed have disappeared")
         janitor = SharedFigures(storage, LiveFigures(), clock=lambda: time.monotonic() * 5)
 
         def free() -> int:
