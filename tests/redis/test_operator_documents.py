@@ -16,8 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ratebound.admin.operations import Operations
+from ratebound.admin.operators import Operator
 from ratebound.cli.overrides import overrides
 from ratebound.cli.switches import switches
+from ratebound.flow import run as drive
+from ratebound.observe.gate_figures import GateFigures
 from ratebound.policy import Gate, read_policy
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock
@@ -246,6 +250,8 @@ def test_a_damaged_document_leaves_the_others_to_be_followed(fresh_redis: Server
     clock.advance(1)
     assert two.decide(request()).kind == "block"
     assert two.decide(request(peer="192.0.2.2")).kind == "unlimited"
+    figures = drive(Operations(two, GateFigures(two)).call("figures", {}, Operator("ann", "read")))
+    assert figures["revision"]  # the page goes on
     one.close()
     two.close()
 

@@ -180,7 +180,6 @@ export class RulesPanel {
         const parts = {
           words: make("span", { class: "detail" }),
           live: make("span", { class: "figure" }),
-          trial: make("span", { class: "figure" }),
           button: make(
             "button",
             { type: "button", class: "small", onclick: () => this.promote(cell.rule, parts.button) },
@@ -271,7 +270,7 @@ export class RulesPanel {
   async switchAll(state, button) {
     if (state === this.forAll.state) return;
     if (state === "off") {
-      const words = "No rule limits any client until you switch them on again. Operators' blocks stay in force.";
+      const words = "No rule limits any client until you switch them on again, and blocked clients are free, too.";
       if (!(await this.page.confirm("Switch all rules off?", words, "Switch all off"))) return;
     }
     const words = {

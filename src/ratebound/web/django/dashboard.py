@@ -1,6 +1,6 @@
 """The dashboard as URLs of a Django site: `path("limits/", dashboard(auth=staff_operator))`.
 
-The page asks for figures every second: Django closes streams in ways of its own, so that there are no events here.
+The page asks for figures every two seconds. There are no events here, because Django closes streams in its own ways.
 """
 
 from collections.abc import Callable
