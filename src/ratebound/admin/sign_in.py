@@ -19,6 +19,7 @@ from urllib.parse import quote
 from ratebound.admin.calls import ROLES, Operator, Role
 from ratebound.admin.messages import AdminRequest, CallError
 from ratebound.flow import Flow
+from ratebound.http.bearer_token import check_token
 from ratebound.http.prefix import parse_address
 from ratebound.limiter import Limiter
 from ratebound.policy.runtime.operator_documents import MAX_BY, as_line
@@ -143,11 +144,7 @@ class TokenSignIn:
             raise ValueError(f"a role is 'read' or 'write', not {role!r}")
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_BY:
             raise ValueError(f"the name of an operator is one line of at most {MAX_BY} characters, not {name!r}")
-        if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-            raise ValueError(
-                f"the token of {name!r} must have at least 16 printable ASCII characters and no blanks; make one with"
-                " `openssl rand -hex 32`"
-            )
+        check_token(token, f"the token of {name!r}")
         return _Entry(Operator(name, role), _digest(token), _coded(self._signed(b"token", token.encode())[:12]))
 
     def _checked(self, peer: str, token: str) -> _Entry:

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Iterable
 from hashlib import sha256
 
+from ratebound.http.bearer_token import check_token
+
 log = logging.getLogger("ratebound.service")
 
 
@@ -42,15 +44,6 @@ class BearerTokens:
         if wire not in self._told:
             self._told.add(wire)
             log.warning("%s: a caller was refused, because it sent no valid token. It belongs into %s", wire, where)
-
-
-def check_token(token: str) -> None:
-    """Raise ValueError if a token is too short or cannot be sent."""
-    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError(
-            "a token must have at least 16 printable ASCII characters and no blanks; make one with `openssl rand -hex"
-            " 32`"
-        )
 
 
 def _digest(token: bytes) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ratebound.admin.calls import Role
-from ratebound.service.bearer_tokens import check_token
+from ratebound.http.bearer_token import check_token
 
 READ: Final = "read"
 WRITE: Final = "write"
