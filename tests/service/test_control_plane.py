@@ -16,7 +16,9 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from ratebound.cli.ask import ask
 from ratebound.service.admin import is_loopback, problem
 from ratebound.service.admin_server import (
     MOST_CONNECTIONS,
@@ -491,13 +493,13 @@ def test_blocks_and_switches_hold_for_every_wire_format() -> None:
         def answers(address: str) -> dict[str, bool]:
             checked = CLIENT.get(service.url("http") + "/v1/check/", headers={"x-forwarded-for": address})
             described = {"path": "/", "address": address}
-            resp = [*COMMAND, "ask", "resp", "--to", service.address("resp"), "decide", "GET", "/", "PEER", address]
-            grpc = [*COMMAND, "ask", "grpc", "--to", service.address("grpc"), "edge", f"remote_address={address}"]
+            resp = ["resp", "--to", service.address("resp"), "decide", "GET", "/", "PEER", address]
+            grpc = ["grpc", "--to", service.address("grpc"), "edge", f"remote_address={address}"]
             return {
                 "decide": service.ask("/v1/decide", described)["allowed"],
                 "check": checked.status_code == 200,
-                "resp": subprocess.run(resp, capture_output=True, check=False).returncode == 0,
-                "grpc": subprocess.run(grpc, capture_output=True, check=False).returncode == 0,
+                "resp": CliRunner().invoke(ask, resp).exit_code == 0,
+                "grpc": CliRunner().invoke(ask, grpc).exit_code == 0,
             }
 
         assert post(service, "blocks", {"client": "192.0.2.1"}).status_code == 200

@@ -19,9 +19,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from rich.console import Console
 
 from ratebound.cli.figures_page import figures_page
+from ratebound.cli.top import top
 from ratebound.observe.figures_view import FiguresView
 from tests.servers import HOST, Server, free_port
 from tests.service.running_service import running_service
@@ -110,29 +112,33 @@ def control_plane(*answers: tuple[int, bytes]) -> Iterator[str]:
         server.server_close()
 
 
-def called(*arguments: str, token: str | None = "read-me") -> "subprocess.CompletedProcess[str]":
-    environ = {name: value for name, value in os.environ.items() if name != "RATEBOUND_ADMIN_TOKEN"}
-    if token is not None:
-        environ["RATEBOUND_ADMIN_TOKEN"] = token
-    return subprocess.run([*TOP, *arguments], capture_output=True, text=True, env=environ, timeout=60)
+def called(*arguments: str, token: str | None = "read-me") -> Result:
+    """Call the command in this process."""
+    before = signal.getsignal(signal.SIGTERM)  # the command has a way of its own to end
+    try:
+        return CliRunner().invoke(top, arguments, env={"RATEBOUND_ADMIN_TOKEN": token})
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_figures_are_printed_as_plain_text_over_a_pipe() -> None:
+    environ = {**os.environ, "RATEBOUND_ADMIN_TOKEN": "read-me"}
     with control_plane() as url:
-        done = called("--admin", url, "--once")
+        command = [*TOP, "--admin", url, "--once"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert ESCAPE not in done.stdout
     assert "allowed 120/s   denied 30/s (20.0%)" in done.stdout
     assert "login" in done.stdout
 
 
-def test_a_running_service_is_shown_to_who_may_read() -> None:
+def test_a_running_service_is_shown_to_operators_of_both_roles() -> None:
     tokens = {"RATEBOUND_ADMIN_TOKENS": "change-me-now-please", "RATEBOUND_ADMIN_READ_TOKENS": "read-me-only-please"}
     with running_service(environ=tokens) as service:
         url = service.url("admin")
         for token in ("change-me-now-please", "read-me-only-please"):
             done = called("--admin", url, "--once", "--json", token=token)
-            assert done.returncode == 0, done.stderr
+            assert done.exit_code == 0, done.stderr
             assert len(json.loads(done.stdout)["processes"]) <= 1
         assert "does not accept the token" in called("--admin", url, "--once", token="another").stderr
         assert "wants a token" in called("--admin", url, "--once", token=None).stderr
@@ -209,7 +215,7 @@ def test_hostile_names_are_shown_as_text(name: str) -> None:
 def test_a_token_that_is_missing_or_wrong_is_named_and_never_shown(token: str | None, expected: str) -> None:
     with control_plane() as url:
         done = called("--admin", url, "--once", token=token)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
     assert token is None or f"{token!r}" not in done.stderr
@@ -219,7 +225,7 @@ def test_a_token_that_is_missing_or_wrong_is_named_and_never_shown(token: str | 
 def test_an_answer_without_figures_is_explained(answer: tuple[int, bytes]) -> None:
     with control_plane(answer) as url:
         done = called("--admin", url, "--once")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert f"has no figures: it answers {answer[0]}. Give the address of the control plane" in done.stderr
 
 
@@ -240,7 +246,7 @@ def test_an_answer_without_figures_is_explained(answer: tuple[int, bytes]) -> No
 )
 def test_mistakes_are_explained(arguments: list[str], expected: str) -> None:
     done = called(*arguments, "--once")
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert expected in done.stderr
     assert "secret" not in done.stderr
     assert "Traceback" not in done.stderr
@@ -248,7 +254,7 @@ def test_mistakes_are_explained(arguments: list[str], expected: str) -> None:
 
 def test_a_storage_that_does_not_answer_is_no_mistake_of_the_user() -> None:
     done = called("--storage", f"redis://{HOST}:{free_port()}", "--once")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "the storage could not be reached" in done.stderr
 
 
@@ -273,14 +279,14 @@ def deciding(kind: str, redis_url_server: Server, many: int = 2) -> Iterator[str
 def test_figures_that_processes_publish_are_read_from_their_storage(kind: str, redis_url_server: Server) -> None:
     with deciding(kind, redis_url_server) as url:
         done = called("--storage", url, "--once", "--json")
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
         view = json.loads(done.stdout)
         assert len(view["processes"]) == 2
         assert view["total"]["allowed"] > 0
         assert [rule["rule"] for rule in view["rules"]] == ["login", "search"]
         assert len(view["top"]) == 1  # one client, with one digest in both processes
     done = called("--storage", url, "--once")  # they were killed
-    assert done.returncode == 2
+    assert done.exit_code == 2
     expected = "no process publishes figures in this storage" if kind == "redis" else "start the application first"
     assert expected in done.stderr
 

@@ -156,7 +156,7 @@ def kept(service: RunningService, writer: Writer) -> None:
 def test_no_acknowledged_change_is_lost_when_a_process_is_killed(server: Server, victim: str) -> None:
     url, chosen = storage(server), random.Random(7)
     with instance(url, "--workers", "2") as first, instance(url) as second, Writer(first.url("admin")) as writer:
-        for _ in range(6):
+        for _ in range(4):
             writer.wait_for(chosen.randrange(1, 15))
             workers = set(first.workers())
             pid = chosen.choice([*workers] if victim == "worker" else [*set(first.children()) - workers])
