@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from ratebound.storage import unguarded
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 
 
 def storage_name(storage: Any) -> str:
     """Return the storage as its URL would name it: `redis://cache:6379/0`. For one of the user's own, its class."""
-    while hasattr(storage, "inner"):  # a guard
-        storage = storage.inner
+    storage = unguarded(storage)
     if isinstance(storage, MemoryStorage | AsyncMemoryStorage):
         return "memory://"
     zone = getattr(getattr(storage, "shared", storage), "zone_name", None)

@@ -39,6 +39,7 @@ from ratebound.observe.label import SECONDS, SHARES, checked_limits, label_of, n
 from ratebound.observe.memory_usage import InMemory, memory_of
 from ratebound.observe.top import TopListener, blocks_of
 from ratebound.outcome import DegradedRows
+from ratebound.storage import unguarded
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 
 MOST_CLIENTS: Final = 50  # in a snapshot
@@ -123,7 +124,7 @@ class LiveFigures:
     def watch(self, gate: Any) -> None:
         """Show the size of the memory or the shared memory that a gate counts in, and whom operators block there.
         Shadows of a rule are counted anew when a new policy of the gate has changed the rule."""
-        self._memory = memory_of(_innermost(gate.storage))
+        self._memory = memory_of(unguarded(gate.storage))
         self._is_shared = is_shared(gate.storage)
         self._is_blocked = gate._blocks_key
         self._rules = _shadow_rules(gate.current())
@@ -345,14 +346,7 @@ class SlowCounts:
 
 def is_shared(storage: Any) -> bool:
     """Return True if other processes see the states of a storage: it is not the memory of this process."""
-    return not isinstance(_innermost(storage), MemoryStorage | AsyncMemoryStorage)
-
-
-def _innermost(storage: Any) -> Any:
-    """Return the storage in a guard."""
-    while hasattr(storage, "inner"):
-        storage = storage.inner
-    return storage
+    return not isinstance(unguarded(storage), MemoryStorage | AsyncMemoryStorage)
 
 
 def _short(key: str) -> str:

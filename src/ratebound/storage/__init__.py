@@ -77,6 +77,13 @@ def async_twin_of(storage: Any) -> AsyncStorage | None:
     return None if make is None else make()
 
 
+def unguarded(storage: Any) -> Any:
+    """Return the storage in a guard, or the storage itself if it has none."""
+    while hasattr(storage, "inner"):
+        storage = storage.inner
+    return storage
+
+
 def holders_of(storage: Any) -> Callable[[str, Limit], Any]:
     """Return the storage's `holders`. Raises TypeError if it has none."""
     found: Callable[[str, Limit], Any] | None = getattr(storage, "holders", None)

@@ -22,7 +22,7 @@ from ratebound.fork import renew_in_children
 from ratebound.limit import MAX_PERIOD
 from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.problem import shown
-from ratebound.storage import documents_of
+from ratebound.storage import documents_of, unguarded
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.memory_states import States
 
@@ -368,8 +368,7 @@ def states_of(storage: Any) -> States | None:
 
 def clock_of(storage: Any) -> Clock:
     """Return the clock of a storage: memory's own, one that a test has given, or the time of this machine."""
-    while hasattr(storage, "inner"):
-        storage = storage.inner
+    storage = unguarded(storage)
     states = states_of(storage)
     if states is not None:
         return states.now
