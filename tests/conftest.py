@@ -53,9 +53,9 @@ def needs_real_servers(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run a failed test of real servers once more, except in the long run. The summary lists every such rerun.
 
-    Tests that fork thousands of times come first: a fork takes longer the more memory a worker has.
+    Tests of shared memory fork thousands of times, and come first: a fork takes longer the more memory a worker has.
     """
-    items.sort(key=lambda item: not item.path.name.startswith("test_killed"))
+    items.sort(key=lambda item: item.path.parent.name != "shared_memory")
     if os.environ.get("RATEBOUND_LONG") == "1":
         return
     for item in items:

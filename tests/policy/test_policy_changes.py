@@ -244,8 +244,8 @@ def test_an_object_counts_as_changed_unless_it_is_the_same() -> None:
     assert described_changes(same[0], other) == [PolicyChange("adaptive", "changed", "a Pressure -> a Pressure")]
 
 
-def test_a_policy_of_ten_thousand_rules_is_compared_with_short_texts() -> None:
-    old = read_policy({"rules": [{"name": f"r{place}", "limits": "5/minute"} for place in range(10_000)]})
-    new = read_policy({"rules": [{"name": f"r{place}", "limits": "5/minute"} for place in reversed(range(10_000))]})
+def test_a_policy_of_a_thousand_rules_is_compared_with_short_texts() -> None:
+    old = read_policy({"rules": [{"name": f"r{place}", "limits": "5/minute"} for place in range(1_000)]})
+    new = read_policy({"rules": [{"name": f"r{place}", "limits": "5/minute"} for place in reversed(range(1_000))]})
     (told,) = described_changes(old, new)
-    assert "and 9990 more" in told.detail
+    assert "and 990 more" in told.detail

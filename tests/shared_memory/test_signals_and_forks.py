@@ -95,7 +95,7 @@ def test_a_handler_that_exits_leaves_the_zone_whole(storage: SharedMemoryStorage
             limiter.hit("k")
             limiter.check(checks)
 
-    for _ in range(20):
+    for _ in range(20 if LONG else 8):
         assert exit_code(in_child(work)) == 3
         check_all(storage)
 

@@ -199,4 +199,4 @@ class BreakerModel(RuleBasedStateMachine):
 
 
 TestBreakerModel = BreakerModel.TestCase
-TestBreakerModel.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestBreakerModel.settings = settings(stateful_step_count=60)

@@ -90,7 +90,7 @@ PENALTIES = st.builds(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=max(settings().max_examples // 3, 1))
 @given(
     chosen=st.lists(st.one_of(limits(), DISTINCT, PENALTIES), min_size=1, max_size=3),
     width=st.sampled_from([24, 60, 100]),

@@ -120,7 +120,7 @@ SLOTS = st.builds(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=max(settings().max_examples // 3, 1))
 @given(
     chosen=st.lists(st.one_of(limits(), quotas(), SLOTS), min_size=1, max_size=3),
     now=st.integers(0, FAR),

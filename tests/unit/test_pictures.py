@@ -14,6 +14,7 @@ from ratebound.testing import nothing_sleeps
 ROOT = Path(__file__).parent.parent.parent
 # Every picture, and the section of the guide that shows it.
 SECTIONS = {**dict(zip(ALGORITHMS, ALGORITHMS, strict=True)), CALENDAR: "Calendar quotas", CONCURRENT: "Concurrency"}
+SCREENSHOTS = {"dashboard.png", "dashboard-dark.png", "dashboard-phone.png"}  # by tools/picture_dashboard.py
 MEASURED = {"overload.svg", "fleet.svg"}  # drawn by `python -m benchmarks overload --picture`, and fleet
 GUIDE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
 
@@ -33,7 +34,7 @@ def test_the_committed_picture_is_what_the_kernels_draw_now(drawn: dict[str, str
 def test_there_is_one_picture_for_each_algorithm_and_no_other(drawn: dict[str, str]) -> None:
     expected = {f"{algorithm}.svg" for algorithm in SECTIONS}
     assert set(drawn) == expected
-    assert {path.name for path in (ROOT / "docs" / "pictures").iterdir()} - MEASURED == expected
+    assert {path.name for path in (ROOT / "docs" / "pictures").iterdir()} - MEASURED - SCREENSHOTS == expected
 
 
 def test_a_picture_shows_every_request_with_its_verdict(drawn: dict[str, str]) -> None:
