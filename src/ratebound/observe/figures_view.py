@@ -100,8 +100,8 @@ class FiguresView:
         """Take the snapshots of this process, or of the workers of this service, and those of other processes.
 
         A process that is in both counts once. One that has sent its own and does so no longer has ended: what it has
-        published counts no more, because another process may do its work already. `problem` is a sentence for the operator, for example that the storage
-        does not answer.
+        published counts no more, because another process may do its work already. `problem` is a sentence for the
+        operator, for example that the storage does not answer.
         """
         with self._lock:
             now = self._clock()
@@ -111,7 +111,8 @@ class FiguresView:
                 self._take(snapshot, now, is_local=True)
             for snapshot in others:
                 known = self._processes.get(snapshot["run"])
-                if snapshot["run"] not in self._present and not (known is not None and known.was_local):
+                has_ended = known is not None and known.was_local
+                if snapshot["run"] not in self._present and not has_ended:
                     self._take(snapshot, now, is_local=False)
             self._forget(now)
             self._record(now)
