@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -123,6 +124,23 @@ def test_a_forked_child_publishes_in_a_slot_of_its_own(zone: str) -> None:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         figures.stop()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_a_view_of_its_own_whatever_the_parent_did_at_that_moment() -> None:
+    gate = Gate(read_policy(POLICY))
+    figures = GateFigures(gate)
+    gate.decide(request("/"))
+    wait_until(lambda: processes(figures) == 1, 20, "the parent is seen")
+    assert figures._view is not None
+    with figures._view._lock:  # as a round may hold it
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            found = [process["name"] for process in figures.view()["processes"]]
+            os._exit(found != [f"{socket.gethostname()[:200]}:{os.getpid()}"])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    figures.stop()
 
 
 def test_a_storage_that_fails_is_a_problem_to_show_and_hurts_no_decision(

@@ -111,7 +111,8 @@ class FiguresView:
                 self._take(snapshot, now, is_local=True)
             for snapshot in others:
                 known = self._processes.get(snapshot["run"])
-                if snapshot["run"] not in self._present and not (known is not None and known.was_local):
+                has_ended = known is not None and known.was_local
+                if snapshot["run"] not in self._present and not has_ended:
                     self._take(snapshot, now, is_local=False)
             self._forget(now)
             self._record(now)

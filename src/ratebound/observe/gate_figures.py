@@ -57,20 +57,15 @@ class GateFigures:
     ) -> None:
         self.live = LiveFigures(counts)
         self.live.watch(gate)
-        self._view = FiguresView(clock=clock) if keeps_view else None
+        self._keeps_view = keeps_view
         self._clock = clock
         self._is_async = inspect.iscoroutinefunction(gate.storage.evaluate)
         shares = is_shared(gate.storage) and keeps_documents(gate.storage)
         self._publishing = SharedFigures(gate.storage, self.live, clock=clock) if shares else None
         self._reading = SharedFigures(gate.storage, self.live, clock=clock) if shares else None
-        self._others: list[Snapshot] = []
         self._problem = ""
-        self._published: float | None = None
-        self._read: float | None = None
         self._watched: float | None = None
-        self._shown: dict[str, Any] | None = None
         self._has_failed = False
-        self._has_looked = False
         self._alone = ""  # the sentence for operators if there are processes that are not shown
         workers = known_workers() or 1
         if not shares and workers > 1:
@@ -83,7 +78,14 @@ class GateFigures:
             gate._decider.listen(self.live.counts)
 
     def renew(self) -> None:
-        """Begin again at the next event in a forked child, where no thread and no event loop of the parent runs."""
+        """Begin again at the next event in a forked child, where no thread and no event loop of the parent runs. The
+        parent is another process there, and a thread of it may have held the lock of the view."""
+        self._view = FiguresView(clock=self._clock) if self._keeps_view else None
+        self._others: list[Snapshot] = []
+        self._published: float | None = None
+        self._read: float | None = None
+        self._shown: dict[str, Any] | None = None
+        self._has_looked = False
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()  # set when the thread has to end
         self._loop: asyncio.AbstractEventLoop | None = None
