@@ -102,6 +102,21 @@ def test_the_text_of_a_policy_takes_the_role_write() -> None:
     assert ask(site, "POST", "api/policy/check", {}, token=READ_TOKEN).status == 200
 
 
+def test_operators_that_may_only_look_check_one_policy_at_a_time() -> None:
+    class Source:
+        def check(self, text: str | None, format: str | None) -> list[Any]:
+            return []
+
+    site = a_site(policy=Source())
+    reader = Operator("bob", "read")
+    first = site.calls.call("check_policy", {}, reader)
+    next(first)
+    assert ask(site, "POST", "api/policy/check", {}, token=READ_TOKEN).status == 429
+    assert ask(site, "POST", "api/policy/check", {}, token=WRITE_TOKEN).status == 200
+    first.close()
+    assert ask(site, "POST", "api/policy/check", {}, token=READ_TOKEN).status == 200
+
+
 def test_the_page_holds_no_data_and_needs_no_credentials_where_it_signs_in() -> None:
     site = a_site()
     assert ask(site, "GET", "").status == 200

@@ -20,7 +20,7 @@ PROBLEMS = {
     "413": "The body is too long.",
     "415": "The body is not declared as JSON.",
     "422": "A field is wrong. `errors` names it.",
-    "429": "There were too many wrong tokens.",
+    "429": "There were too many wrong tokens, or another dry run of an operator with the role read is under way.",
     "501": "The storage or the server cannot do this.",
     "502": "The URL of the policy could not be read.",
     "503": "The storage could not answer.",

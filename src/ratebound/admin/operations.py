@@ -5,6 +5,7 @@ Fields were checked by the table; what only the gate can know is checked here, a
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -75,6 +76,7 @@ class Operations:
         self.is_blocking = not self.is_async
         self._revision: tuple[float, str] | None = None
         self._documents = b""  # of operators, as they were read last
+        self._readers_check = threading.Lock()
         self._methods: dict[str, Callable[[dict[str, Any], Operator], Flow[Any]]] = {
             "figures": self._read_figures,
             "history": self._read_history,
@@ -350,10 +352,17 @@ class Operations:
         return {**origin._asdict(), "storage": storage_name(self._core.storage)}
 
     def _check_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        is_reader = not operator.may("write")
+        if is_reader and not self._readers_check.acquire(blocking=False):
+            # A policy is compiled in a process that decides, and who may only look must not slow decisions down
+            raise CallError(429, "Another dry run of an operator with the role read is under way.", headers=RETRY)
         try:
             found = yield self._aside(self._policy.check, arguments.get("text"), arguments.get("format"))
         except PolicyError as error:
             return _wrong_policy(error)
+        finally:
+            if is_reader:
+                self._readers_check.release()
         return {"valid": True, "problems": [], "changes": list(found)}
 
     def _reload_policy(self, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
