@@ -23,10 +23,10 @@ from ratebound.admin.storage_name import storage_name
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
 from ratebound.policy.identity.identify import IdentityKinds
-from ratebound.policy.identity.named_client import OF_ADDRESS, WITH_DETAIL
+from ratebound.policy.identity.named_client import WITH_DETAIL
 from ratebound.policy.model.rule import read_limits
 from ratebound.policy.problem import PolicyError, nearest
-from ratebound.policy.runtime.client_name import canonical_client
+from ratebound.policy.runtime.client_name import canonical_client, client_under
 from ratebound.policy.runtime.operator_documents import (
     AUDIT,
     MAX_TARGET,
@@ -154,7 +154,7 @@ class Operations:
             names = yield partial(self._figures.names, [one["client"] for one in top])
             for one in top:
                 if one["client"] in names:
-                    one["name"] = _named(names[one["client"]])
+                    one["name"] = client_under(names[one["client"]])
         return {"top": top}
 
     def _documents_revision(self) -> Flow[str]:
@@ -309,7 +309,7 @@ class Operations:
             text = "this client is counted by several identities at once: block one of them by its name"
             raise CallError(422, f"digest: {text}", [("digest", text)])
         try:
-            return canonical_client(_named(key), self._kinds)
+            return canonical_client(client_under(key), self._kinds)
         except ValueError as error:
             raise CallError(422, f"digest: {error}", [("digest", str(error))]) from None
 
@@ -469,14 +469,6 @@ class Operations:
         """Write to the log of changes. It is written before an action, so that none goes unrecorded."""
         if keeps_documents(self._core.storage):
             yield partial(self._gate.record, action, as_line(target, MAX_TARGET), detail, by=operator.name)
-
-
-def _named(key: str) -> str:
-    """Return the client that is counted under a key as operators write it: `203.0.113.7`, `jwt:sub:42`."""
-    kind, _, value = key.partition(":")
-    if "+" in kind:  # several identities at once
-        return key
-    return value if kind.partition(".")[0] in OF_ADDRESS else f"{kind.replace('.', ':', 1)}:{value}"
 
 
 def _storage_error(error: StorageError) -> CallError:

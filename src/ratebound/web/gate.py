@@ -323,8 +323,9 @@ class WebGate(_GateBase):
         by: str = "",
     ) -> ClientOverride:
         """Give a client other limits or another tier, also of endpoints; see `Gate.override`."""
-        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
-        return self.gate.override(client, **given, for_=for_, reason=reason, by=by, known=self.known_rules())
+        return self.gate.override(
+            client, limits=limits, tier=tier, rules=rules, for_=for_, reason=reason, by=by, known=self.known_rules()
+        )
 
     def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
         """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
@@ -492,8 +493,9 @@ class AsyncWebGate(_GateBase):
         by: str = "",
     ) -> ClientOverride:
         """Give a client other limits or another tier, also of endpoints; see `Gate.override`."""
-        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
-        return await self.gate.override(client, **given, for_=for_, reason=reason, by=by, known=self.known_rules())
+        return await self.gate.override(
+            client, limits=limits, tier=tier, rules=rules, for_=for_, reason=reason, by=by, known=self.known_rules()
+        )
 
     async def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
         """End the override of a client. Return False if there is none; see `Gate.remove_override`."""

@@ -1,10 +1,12 @@
-"""The name of a client in operators' documents. Each client has one, however an operator writes it."""
+"""The name of a client in operators' documents. Each client has one, however an operator writes it, and under whatever
+key a rule counts it."""
 
 import re
 
 from ratebound.http.client_ip import Proxies
 from ratebound.http.prefix import parse_network
 from ratebound.policy.identity.identify import IdentityKinds
+from ratebound.policy.identity.named_client import OF_ADDRESS
 from ratebound.policy.model.client_list import client_of, split_client
 from ratebound.policy.problem import shown
 from ratebound.policy.runtime.operator_documents import MAX_TARGET
@@ -29,3 +31,14 @@ def canonical_client(text: object, kinds: IdentityKinds = ANY_KIND) -> str:
         return ":".join(named)
     network = parse_network(text)
     return str(network.network_address if network.prefixlen == network.max_prefixlen else network)
+
+
+def client_under(key: str) -> str:
+    """Return the client that is counted under a key as operators write it: `203.0.113.7`, `jwt:sub:42`.
+
+    The key of several identities at once is returned as it is.
+    """
+    kind, _, value = key.partition(":")
+    if "+" in kind:
+        return key
+    return value if kind.partition(".")[0] in OF_ADDRESS else f"{kind.replace('.', ':', 1)}:{value}"

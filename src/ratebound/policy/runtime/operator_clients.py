@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from ratebound.clock import Clock
 from ratebound.http.prefix import Address, parse_network
 from ratebound.policy.identity.identify import IdentityKind, IdentityKinds
+from ratebound.policy.identity.named_client import OF_ADDRESS
 from ratebound.policy.match.conditions import Ranges
 from ratebound.policy.model.client_list import split_client
 from ratebound.policy.runtime.operator_blocks import Block
@@ -115,7 +116,7 @@ class OperatorClients:
         """Return True if blocks cover every client that is counted under a key, such as `address:203.0.113.7`. A key of
         several identities at once is not looked for."""
         kind, _, value = key.partition(":")
-        if kind.partition(".")[0] not in ("address", "prefix"):
+        if kind.partition(".")[0] not in OF_ADDRESS:
             return self.block_of([key], None) is not None
         try:
             network = parse_network(value)

@@ -189,8 +189,7 @@ class RateLimits:
         by: str = "",
     ) -> ClientOverride:
         """Give a client other limits or another tier, also of views; see `Gate.override`."""
-        given: dict[str, Any] = {"limits": limits, "tier": tier, "rules": rules}
-        return self.gate.override(client, **given, for_=for_, reason=reason, by=by)
+        return self.gate.override(client, limits=limits, tier=tier, rules=rules, for_=for_, reason=reason, by=by)
 
     def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
         """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
