@@ -465,9 +465,10 @@ class Operations:
 def _named(key: str) -> str:
     """Return the client that is counted under a key as operators write it: `203.0.113.7`, `jwt:sub:42`."""
     kind, _, value = key.partition(":")
-    if "+" in kind:  # several identities at once
-        return key
-    return value if kind.partition(".")[0] in OF_ADDRESS else f"{kind.replace('.', ':', 1)}:{value}"
+    base, _, detail = kind.partition(".")
+    if base in OF_ADDRESS:
+        return value
+    return f"{base}:{detail}:{value}" if base in WITH_DETAIL and detail and "+" not in kind else key
 
 
 def _storage_error(error: StorageError) -> CallError:
