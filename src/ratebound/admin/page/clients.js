@@ -446,7 +446,7 @@ export class LookUp {
       field("grant-units", "Units", units),
       field("grant-rule", "Of the quota of rule", rule),
       button,
-      make("p", { class: "detail" }, "They are added to the present window. They cannot be taken back."),
+      make("p", { class: "detail" }, "They are added to the present window.."),
     );
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -496,7 +496,7 @@ function usageTable(client, usages) {
           fillText(cell, count(usage.quota), usage.granted ? `${count(usage.granted)} of them were granted` : ""),
       },
       {
-        heading: "As new",
+        heading: "Resets",
         hint: "When nothing of the limit is used any more, or the next window begins.",
         kind: "number",
         fill: (cell, usage) => {
