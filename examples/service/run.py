@@ -46,10 +46,17 @@ RESP on {resp}, the control plane on {admin}. In another terminal:
   curl -s {admin}/readyz
   curl -s {admin}/metrics | grep ^ratebound_decisions_total
 
-  # what the dashboard shows, for programs
+  # what the dashboard shows, for programs and in a terminal
   curl -s {admin}/api/figures -H 'Authorization: Bearer {token}'
+  RATEBOUND_ADMIN_TOKEN={token} .venv/bin/ratebound top --admin {admin} --once
 
-Ctrl-C ends it. Next: docs/service.md, docs/http-api.md, docs/proxies.md, docs/callers.md; `make api` for the library.
+  # what operators do on the dashboard: block a client, and see who did what
+  curl -s {admin}/api/blocks -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' \\
+    -d '{{"client": "192.0.2.66", "for": "1 minute", "reason": "scrapes"}}'
+  curl -s {admin}/api/changes -H 'Authorization: Bearer {token}'
+
+Ctrl-C ends it. Next: docs/dashboard.md and docs/admin-api.md for operators, docs/service.md, docs/http-api.md,
+docs/proxies.md, docs/callers.md; `make api` for the library.
 """
 
 

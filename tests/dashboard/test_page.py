@@ -171,7 +171,7 @@ def test_switching_all_rules_off_asks_first(open_page: OpenPage, url: str, calls
     page = open_page(link(url))
     off = page.get_by_role("group", name="State of All rules").get_by_role("button", name="Off")
     off.click()
-    expect(page.get_by_role("dialog")).to_contain_text("No rule limits any client")
+    expect(page.get_by_role("dialog")).to_contain_text("also those of blocked clients")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(off).to_be_focused()
@@ -179,9 +179,11 @@ def test_switching_all_rules_off_asks_first(open_page: OpenPage, url: str, calls
     off.click()
     page.get_by_role("button", name="Switch all off").click()
     expect(page.locator("#health-words")).to_have_text("All rules are switched off")
+    expect(page.locator("#blocks-idle")).to_have_text("Blocks have no effect while all rules are off.")
     assert calls.switches[None]["state"] == "off"
     page.get_by_role("button", name="Undo the switch of All rules").click()
     expect(page.locator("#health-words")).to_have_text("Healthy")
+    expect(page.locator("#blocks-idle")).to_be_hidden()
 
 
 def test_a_promotion_enforces_the_candidate(open_page: OpenPage, url: str, calls: FakeCalls) -> None:

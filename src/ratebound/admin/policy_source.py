@@ -70,7 +70,7 @@ class GatePolicySource:
         """Return the policy in force, for people."""
         file = self._file
         if file is None:
-            return PolicyOrigin("given as an object", None, "", "", False)
+            return PolicyOrigin("given in the program", None, "", "", False)
         text = file.text
         if self._shown[0] != text:
             self._shown = text, without_secrets(text, file.format)

@@ -41,8 +41,8 @@ def shown(text: str) -> str:
 
 
 def rate(value: float) -> str:
-    """Return a number per second with at most three digits below 10."""
-    return number(value) if value >= 0.01 or not value else "<0.01"
+    """Return a number per second, below 10 with one digit after the point."""
+    return number(round(value, 1)) if value >= 0.05 or not value else "<0.1"
 
 
 def _heading(view: Mapping[str, Any]) -> Text:
@@ -130,9 +130,11 @@ def _clients(clients: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = _table()
     table.add_column("most denied clients", overflow="fold")
     table.add_column("denials", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for client in clients[:MOST_CLIENTS]:
         about = "≤ " if client["error"] else ""
-        table.add_row(Text(shown(client["client"])), f"{about}{number(client['denials'])}")
+        state = "blocked" if client.get("blocked") else ""
+        table.add_row(Text(shown(client["client"])), f"{about}{number(client['denials'])}", state)
     return table
 
 

@@ -99,7 +99,7 @@ def show(found: Sequence[Any], columns: Sequence[str], shape: str) -> None:
     for entry in found:
         values = {name: getattr(entry, name) for name in columns}
         if values.get("until", "") is None:
-            values["until"] = "removed"
+            values["until"] = "no end"
         table.add_row(*(_shown(_cell(value)) for value in values.values()))
     _console().print(table)
 

@@ -215,8 +215,8 @@ def _shared(storage: str | None, instead: str = "limiter.usage(key)") -> str:
         )
     if split_url(storage).scheme == "memory":
         raise RateboundError(
-            f"memory:// is inside the application's process, and this command cannot see it: use {instead} there, or a"
-            " storage like shm://api or redis://localhost:6379/0"
+            f"memory:// is inside the application's process, and this command cannot see it: use {instead} there, the"
+            " dashboard or the admin API, or a storage like shm://api or redis://localhost:6379/0"
         )
     check_is_made(storage)
     return storage

@@ -56,6 +56,7 @@ LIVE = "/api/live"
 TOO_MANY = f"{MOST_STREAMS} dashboards are open. Close some, or ask /api/figures once a second."
 INDEX = {
     "/": "the dashboard, for browsers",
+    "/api/…": "the admin API, for programs with a token: figures, rules, blocks, overrides, switches, …",
     "/healthz": "the control plane runs",
     "/readyz": "all workers decide: the storage answers, and a policy is loaded",
     "/metrics": "metrics of all workers, for Prometheus",

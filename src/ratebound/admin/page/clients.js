@@ -249,7 +249,10 @@ export class BlocksPanel {
     );
   }
 
-  show(blocks, penalized) {
+  show(blocks, penalized, stateOfAll) {
+    setShown(byId("blocks-idle"), stateOfAll !== "on");
+    const words = `Blocks have no effect while all rules are ${stateOfAll === "off" ? "off" : "in shadow"}.`;
+    setText(byId("blocks-idle"), words);
     const items = blocks.map((block) => ({ ...block, searched: searched(block.client, block.reason, block.by) }));
     const automatic = penalized.map(({ client, limit, seconds }) => ({
       client,
@@ -446,7 +449,7 @@ export class LookUp {
       field("grant-units", "Units", units),
       field("grant-rule", "Of the quota of rule", rule),
       button,
-      make("p", { class: "detail" }, "They are added to the present window. They cannot be taken back."),
+      make("p", { class: "detail" }, "They are added to the present window of the quota."),
     );
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
@@ -496,7 +499,7 @@ function usageTable(client, usages) {
           fillText(cell, count(usage.quota), usage.granted ? `${count(usage.granted)} of them were granted` : ""),
       },
       {
-        heading: "As new",
+        heading: "Resets",
         hint: "When nothing of the limit is used any more, or the next window begins.",
         kind: "number",
         fill: (cell, usage) => {

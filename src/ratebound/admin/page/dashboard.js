@@ -197,7 +197,7 @@ class Page {
     this.drawChart();
     this.top.show(view.top);
     this.rules.show(this.state);
-    this.blocks.show(this.state.blocks ?? [], view.penalized);
+    this.blocks.show(this.state.blocks ?? [], view.penalized, this.state.forAll.state);
     this.health.show(view);
     setText(byId("processes"), plural(view.processes.length, "process", "processes"));
     setShown(byId("processes"), true);
@@ -205,9 +205,9 @@ class Page {
   }
 
   drawDocuments() {
-    const { view, blocks, overrides, changes, policy, rules } = this.state;
+    const { view, blocks, overrides, changes, policy, rules, forAll } = this.state;
     this.rules.show(this.state);
-    this.blocks.show(blocks ?? [], view?.penalized ?? []);
+    this.blocks.show(blocks ?? [], view?.penalized ?? [], forAll.state);
     this.overrides.show(overrides);
     this.changes.show(changes);
     this.policy.show(policy, rules);

@@ -270,13 +270,13 @@ export class RulesPanel {
   async switchAll(state, button) {
     if (state === this.forAll.state) return;
     if (state === "off") {
-      const words = "No rule limits any client until you switch them on again, and blocked clients are free, too.";
+      const words = "Every request is allowed until you switch them on again, also those of blocked clients.";
       if (!(await this.page.confirm("Switch all rules off?", words, "Switch all off"))) return;
     }
     const words = {
       on: "All rules follow the policy and their own switches.",
-      off: "All rules are off.",
-      shadow: "All rules are in shadow.",
+      off: "All rules are off. Blocks have no effect, either.",
+      shadow: "All rules are in shadow. Blocks have no effect, either.",
     };
     const work = () => (state === "on" ? this.remove(null) : this.put(null, state));
     await this.page.act(button, work, words[state], state === "on" ? null : () => this.remove(null));
