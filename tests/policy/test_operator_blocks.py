@@ -16,6 +16,7 @@ from ratebound.clock import utc_datetime
 from ratebound.limit import Group, Mode
 from ratebound.policy import AsyncGate, Gate, Identity, Judged, read_policy
 from ratebound.policy.runtime import operator_clients, operator_documents
+from ratebound.policy.runtime.client_name import client_under
 from ratebound.policy.runtime.operator_blocks import BLOCKS, MAX_BLOCKS, Block
 from ratebound.policy.runtime.operator_clients import OperatorClients
 from ratebound.testing import FakeClock, limiting_off
@@ -718,3 +719,18 @@ def test_a_thread_that_is_slow_does_not_put_back_what_another_has_replaced() -> 
             thread.join()
         sys.setswitchinterval(interval)
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("key", "client"),
+    [
+        ("address:203.0.113.7", "203.0.113.7"),
+        ("prefix.24:203.0.113.0/24", "203.0.113.0/24"),
+        ("user:a:b", "user:a:b"),
+        ("jwt.sub:42", "jwt:sub:42"),
+        ("user+address:x", "user+address:x"),
+        ("somebody", "somebody"),
+    ],
+)
+def test_a_key_is_shown_as_operators_write_its_client(key: str, client: str) -> None:
+    assert client_under(key) == client
