@@ -36,9 +36,10 @@ def canonical_client(text: object, kinds: IdentityKinds = ANY_KIND) -> str:
 def client_under(key: str) -> str:
     """Return the client that is counted under a key as operators write it: `203.0.113.7`, `jwt:sub:42`.
 
-    The key of several identities at once is returned as it is.
+    The key of several identities at once is returned as it is, and so is a key without a kind, which callers of a
+    limiter choose.
     """
-    kind, _, value = key.partition(":")
-    if "+" in kind:
+    kind, colon, value = key.partition(":")
+    if "+" in kind or not colon:
         return key
     return value if kind.partition(".")[0] in OF_ADDRESS else f"{kind.replace('.', ':', 1)}:{value}"
