@@ -119,9 +119,13 @@ def test_a_forked_child_publishes_in_a_slot_of_its_own(zone: str) -> None:
         child = os.fork()
         if not child:
             signal.alarm(60)
-            gate.decide(request("/"))
-            wait_until(lambda: processes(figures) == 2, 30, "the child sees both")
-            os._exit(0)
+            status = 1
+            try:  # a child must not go on with the tests
+                gate.decide(request("/"))
+                wait_until(lambda: processes(figures) == 2, 30, "the child sees both")
+                status = 0
+            finally:
+                os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         figures.stop()
 
@@ -137,8 +141,12 @@ def test_a_forked_child_has_a_view_of_its_own_whatever_the_parent_did_at_that_mo
         child = os.fork()
         if not child:
             signal.alarm(20)
-            found = [process["name"] for process in figures.view()["processes"]]
-            os._exit(found != [f"{socket.gethostname()[:200]}:{os.getpid()}"])
+            status = 1
+            try:
+                found = [process["name"] for process in figures.view()["processes"]]
+                status = int(found != [f"{socket.gethostname()[:200]}:{os.getpid()}"])
+            finally:
+                os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     figures.stop()
 
