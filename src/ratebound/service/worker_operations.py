@@ -36,7 +36,7 @@ class GivenFigures:
         return self._found.get("view", {})
 
     def history(self) -> Any:
-        """Return the history. The control plane answers by itself who asks for it."""
+        """Return an empty history: the control plane keeps it, and answers such calls itself."""
         return self._found.get("history", {})
 
     def names(self, digests: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The clients that operators have blocked or given other limits, made ready to be searched for that of a request."""
+"""The clients that operators have blocked or given other limits, ready for a fast look-up by request."""
 
 import logging
 from collections.abc import Iterable
