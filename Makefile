@@ -34,7 +34,7 @@ test: .venv/ready  ## the whole suite: checks, pytest in parallel, the core agai
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-style check-imports compiled
 	@tools/get_servers
 	$(PYTEST)
-	RATEBOUND_EXAMPLES=40 $(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting $(ZONES) $(SERVICE)
+	RATEBOUND_EXAMPLES=25 $(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting $(ZONES) $(SERVICE)
 
 check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the modules that it compiles
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-compiles check-style check-imports

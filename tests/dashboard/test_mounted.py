@@ -1,5 +1,6 @@
 """The page in a real browser, mounted in applications in real servers: with events over ASGI, without over WSGI."""
 
+import os
 from contextlib import ExitStack
 
 import pytest
@@ -21,7 +22,7 @@ COMMANDS["django, one in gunicorn"] = [*GUNICORN, "tests.web.served_django:appli
     [
         ("fastapi, one in uvicorn", ()),
         ("flask, one in gunicorn", ("501",)),
-        ("django, one in gunicorn", ("501",)),
+        *([("django, one in gunicorn", ("501",))] if os.environ.get("RATEBOUND_LONG") == "1" else []),
     ],
 )
 def test_figures_move_and_a_click_ends_a_block(

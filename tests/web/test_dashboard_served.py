@@ -1,6 +1,7 @@
 """Dashboards of applications with several processes: figures of all of them, and changes that hold in all of them."""
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, islice
@@ -20,6 +21,7 @@ COMMANDS["flask, 3 in gunicorn, loaded before they start"] = [*COMMANDS["flask, 
 COMMANDS["django, 3 in gunicorn"] = [*GUNICORN, "tests.web.served_django:application"]
 COMMANDS["django, 3 in uvicorn"] = [*UVICORN, "--lifespan", "off", "tests.web.served_django:asgi_application"]
 SERVED = [name for name in COMMANDS if ", 3 in " in name]
+LONG = os.environ.get("RATEBOUND_LONG") == "1"  # else each framework and each storage once
 OPERATOR = {"x-role": "write", "Sec-Fetch-Site": "same-origin", "X-Ratebound-CSRF": "given"}
 
 
@@ -74,21 +76,21 @@ def check_a_block_holds_in_all(site: Site) -> None:
     wait_until(lambda: 403 not in {site.status("203.0.113.9") for _ in range(12)}, 60, "its end in all processes")
 
 
-@pytest.mark.parametrize("server", [name for name in SERVED if name != "flask, 3 in gunicorn"])
+@pytest.mark.parametrize("server", SERVED if LONG else ["fastapi, 3 in uvicorn", "django, 3 in gunicorn"])
 def test_on_redis(server: str, fresh_redis: Server) -> None:
     with dashboard(server, fresh_redis.url) as site:
         check_figures_of_all(site)
         check_a_block_holds_in_all(site)
 
 
-@pytest.mark.parametrize("server", ["fastapi, 3 in uvicorn", "flask, 3 in gunicorn"])
+@pytest.mark.parametrize("server", ["fastapi, 3 in uvicorn", "flask, 3 in gunicorn"][not LONG :])
 def test_on_shared_memory(server: str) -> None:
     with fresh_zone_url() as url, dashboard(server, url) as site:
         check_figures_of_all(site)
         check_a_block_holds_in_all(site)
 
 
-@pytest.mark.parametrize("server", ["fastapi, 3 in uvicorn", "flask, 3 in gunicorn"])
+@pytest.mark.parametrize("server", ["fastapi, 3 in uvicorn", "flask, 3 in gunicorn"][: 1 + LONG])
 def test_on_memory_the_page_says_that_it_shows_one_process(server: str) -> None:
     with dashboard(server, "memory://") as site:
         site.status("198.51.100.1")
