@@ -6,9 +6,7 @@ BIN := .venv/bin
 ZONES := $(filter-out %_opening.py %_servers.py %_command.py,$(wildcard tests/shared_memory/test_*.py))
 # The service's modules that are compiled
 SERVICE := tests/service/test_http1.py tests/service/test_check.py tests/service/test_check_hostile.py tests/service/test_admin.py
-# One worker more than cores: many tests wait for servers, browsers and processes.
-WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 # The compiled wheel comes before the editable install, and tests/compiled fails if it is not what runs.
 ON_COMPILED := PYTHONPATH=$(CURDIR)/build/compiled RATEBOUND_EXPECT_COMPILED=1
 
