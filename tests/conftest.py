@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from ratebound.policy.function_errors import function_errors
 from ratebound.testing import FakeClock
+from tests.databases import Memcached, Postgres, memcached_servers, postgres_server
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
 from tests.zones import fresh_zone_url
 
@@ -32,8 +33,28 @@ def pytest_configure() -> None:
 
 
 # Fixtures and functions that start real servers, or have them started.
-SERVER_FIXTURES = {"redis_url_server", "fresh_redis", "sentinels", "redis_cluster", "served"}
-SERVER_STARTERS = {"redis_server", "sentinel_group", "cluster", "serving", "nursery", "running_edge"}
+SERVER_FIXTURES = {
+    "redis_url_server",
+    "fresh_redis",
+    "sentinels",
+    "redis_cluster",
+    "served",
+    "postgres",
+    "fresh_postgres",
+    "memcached",
+    "fresh_memcached",
+}
+SERVER_STARTERS = {
+    "redis_server",
+    "sentinel_group",
+    "cluster",
+    "serving",
+    "nursery",
+    "running_edge",
+    "postgres_server",
+    "pgbouncer_of",
+    "memcached_servers",
+}
 
 
 def needs_real_servers(item: pytest.Item) -> bool:
@@ -119,3 +140,29 @@ def sentinels() -> Iterator[SentinelGroup]:
 def redis_cluster() -> Iterator[Cluster]:
     with cluster() as nodes:
         yield nodes
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def fresh_postgres() -> Iterator[Postgres]:
+    """One to break."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def memcached() -> Iterator[Memcached]:
+    with memcached_servers() as (server,):
+        yield server
+
+
+@pytest.fixture
+def fresh_memcached() -> Iterator[Memcached]:
+    """One to break."""
+    with memcached_servers() as (server,):
+        yield server

@@ -39,7 +39,7 @@ Row = tuple[bool, i64, int | None, i64, i64, i64, i64, i64, int | None]
 class DegradedRows(list[Row]):
     """Rows that were decided without the storage, and the reason.
 
-    `closed` is True if they deny only because the storage is out of reach. `granted` is the ledger's number for a spend
+    `closed` is True if they deny only because the storage is out of reach. `granted` is the number of the debt for a spend
     that the storage has certainly not seen and may be charged later (see fallback.py); otherwise 0.
     """
 

@@ -178,7 +178,7 @@ def test_who_waits_in_vain_for_a_thread_is_answered_here_and_no_breaker_opens() 
         assert len(degraded) < 20
         assert storage.guard.breaker("").calm
         ends = time.monotonic() + 10
-        while (len(storage.guard.fallback.ledger) or storage.guard._writing) and time.monotonic() < ends:
+        while (len(storage.guard.fallback.debts) or storage.guard._writing) and time.monotonic() < ends:
             time.sleep(0.01)
         assert limiter.peek("a").remaining == 980, "what the storage was not asked for is charged there afterwards"
 
@@ -213,7 +213,7 @@ def test_a_write_back_that_outlives_its_storage_writes_no_more() -> None:
     go.set()
     writer.join(30)
     assert sizes == [100]
-    assert len(storage.guard.fallback.ledger) == 150
+    assert len(storage.guard.fallback.debts) == 150
     limiter = Limiter("100/hour", storage=storage)
     limiter.hit("b")  # who goes on after all finds everything in order
     assert storage._writer is not None
@@ -327,7 +327,7 @@ def test_closing_ends_a_write_back_that_hangs() -> None:
         assert isinstance(limiter.storage, AsyncGuardedStorage)
         guard = limiter.storage.guard
         guard.fallback.memory.evaluate(((("a", limiter.limits, 1, None, None),),))
-        guard.fallback.ledger.add((("a", limiter.limits), 1))
+        guard.fallback.debts.add((("a", limiter.limits), 1))
         breaker = guard.breaker("")
         breaker.failed(breaker.admit())
         storage.hang = False

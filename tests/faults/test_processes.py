@@ -138,11 +138,11 @@ def test_a_guard_works_in_the_child_with_threads_of_its_own_and_owes_nothing() -
     storage.error = StorageError("down", undone=True)
     for _ in range(4):
         assert limiter.hit("b").degraded
-    assert len(guard.fallback.ledger) == 1
+    assert len(guard.fallback.debts) == 1
     done = [held(lock) for lock in (guard._lock, guard.breaker("")._lock, limiter.storage._threads._lock,
-                                    guard.fallback.ledger._lock, guard.fallback.memory.states._lock)]
+                                    guard.fallback.debts._lock, guard.fallback.memory.states._lock)]
     def child():
-        assert len(guard.fallback.ledger) == 0
+        assert len(guard.fallback.debts) == 0
         assert limiter.hit("b").degraded
         assert not limiter.hit("b").allowed, "the share goes on"
         storage.error = None
@@ -153,7 +153,7 @@ def test_a_guard_works_in_the_child_with_threads_of_its_own_and_owes_nothing() -
         print("child well")
     in_child(child)
     for event in done: event.set()
-    assert len(guard.fallback.ledger) == 1
+    assert len(guard.fallback.debts) == 1
     storage.error = None
     time.sleep(1.1)
     assert limiter.hit("c").degraded is None

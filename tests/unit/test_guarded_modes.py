@@ -96,9 +96,9 @@ def test_local_limits_of_a_group_are_charged_together_or_not_at_all(make: Make) 
 def test_a_peek_in_an_outage_changes_nothing(make: Make) -> None:
     subject = make()
     subject.open_breaker(DOWN)
-    owed = len(subject.guard.fallback.ledger)
+    owed = len(subject.guard.fallback.debts)
     assert [subject.hit("a", "1/minute", mode="peek").allowed for _ in range(3)] == [True] * 3
-    assert len(subject.guard.fallback.ledger) == owed
+    assert len(subject.guard.fallback.debts) == owed
     assert subject.hit("a", "1/minute")
     assert not subject.hit("a", "1/minute", mode="peek")
 
@@ -133,7 +133,7 @@ def test_a_foreign_value_degrades_that_decision_and_nothing_else(make: Make) -> 
     assert [subject.hit("a", "100/minute").degraded for _ in range(10)] == ["a foreign value"] * 10
     assert len(subject.faulty.calls) == 10
     assert subject.guard.breaker("").calm
-    assert not len(subject.guard.fallback.ledger), "it would be refused again"
+    assert not len(subject.guard.fallback.debts), "it would be refused again"
 
 
 def test_a_bug_in_a_storage_is_an_outage_and_logged_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -258,7 +258,7 @@ def test_a_slot_granted_here_is_held_in_the_storage_after_the_outage(make: Make,
     subject.clock.advance(35)  # the lease of the first has ended, the second was renewed
     subject.come_back()
     assert held(subject) == {2}
-    assert not len(subject.guard.fallback.ledger)
+    assert not len(subject.guard.fallback.debts)
 
 
 @pytest.mark.parametrize("failure", ["local", "open", "closed", "raise"])
@@ -340,7 +340,7 @@ def test_a_slot_that_is_released_while_it_is_written_back_does_not_stay(make: Ma
             write()
     subject.come_back()
     assert held(subject) == {2}
-    assert not len(subject.guard.fallback.ledger)
+    assert not len(subject.guard.fallback.debts)
 
 
 def test_a_slot_that_is_taken_while_its_release_is_written_back_stays(make: Make) -> None:
@@ -416,7 +416,7 @@ def test_the_slots_of_a_storage_that_answers_no_more_end_with_their_lease(make: 
     foreign.faulty.error = FOREIGN
     assert take(foreign, 1).degraded
     force(foreign, 1, 1)
-    assert not len(foreign.guard.fallback.ledger)
+    assert not len(foreign.guard.fallback.debts)
 
 
 def test_holding_and_releasing_in_the_storage_is_no_unit_that_was_written_back(make: Make) -> None:

@@ -73,7 +73,7 @@ def test_distinct_values_are_counted_here_and_not_divided_among_workers(make: Ma
     assert found[2].degraded
     assert not found[2].unavailable
     assert found[2].retry_after == HOUR
-    assert not len(subject.guard.fallback.ledger), "nothing is owed"
+    assert not len(subject.guard.fallback.debts), "nothing is owed"
     subject.clock.advance(HOUR)
     assert see(subject, "carol")
 
@@ -89,7 +89,7 @@ def test_values_are_not_written_back_but_the_rate_beside_them_is(make: Make, err
     subject.come_back()
     assert left(subject, TWO)[1] == 2
     assert subject.left("a", rate) == 7
-    assert not len(subject.guard.fallback.ledger)
+    assert not len(subject.guard.fallback.debts)
 
 
 def test_a_degraded_sight_is_taken_back_where_it_was_counted(make: Make) -> None:

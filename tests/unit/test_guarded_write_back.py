@@ -135,10 +135,10 @@ def test_a_write_back_that_was_cut_short_is_gone_on_with(make: Make) -> None:
     assert writing is not None
     assert len(writing.send(None)) == 100
     writing.close()
-    assert len(guard.fallback.ledger) == 50, "what became of the others is not known"
+    assert len(guard.fallback.debts) == 50, "what became of the others is not known"
     assert subject.hit("a", "5/hour").degraded is None
     subject.finish_writing()
-    assert not len(guard.fallback.ledger)
+    assert not len(guard.fallback.debts)
     assert subject.left("k0", "5/hour") == 3
 
 
@@ -153,7 +153,7 @@ def test_each_event_loop_writes_back_what_it_can(clock: FakeClock) -> None:
     clock.advance(1)
     for _ in range(10):
         asyncio.run(storage.evaluate(((("a", (parse_limit("5/hour"),), 1, None, None),),)))
-    assert not len(storage.guard.fallback.ledger)
+    assert not len(storage.guard.fallback.debts)
     assert not storage.guard._due
 
 
@@ -222,10 +222,10 @@ def test_the_ledger_is_bounded_and_counts_what_it_forgets() -> None:
     fallback = Fallback("local", 1)
     limit = (parse_limit("5/hour"),)
     for i in range(LEDGER + 10):
-        fallback.ledger.add(((f"k{i}", limit), 1))
-    fallback.ledger.add((("x" * 1_000_000, limit), 1))
-    assert (len(fallback.ledger), fallback.ledger.dropped) == (LEDGER, 11)
-    assert fallback.ledger.take()[0][0][0] == "k10"
+        fallback.debts.add(((f"k{i}", limit), 1))
+    fallback.debts.add((("x" * 1_000_000, limit), 1))
+    assert (len(fallback.debts), fallback.debts.dropped) == (LEDGER, 11)
+    assert fallback.debts.take()[0][0][0] == "k10"
 
 
 def test_a_grant_can_be_corrected_as_long_as_it_is_in_the_ledger() -> None:
@@ -233,29 +233,29 @@ def test_a_grant_can_be_corrected_as_long_as_it_is_in_the_ledger() -> None:
     entry, other = ("a", (parse_limit("9/hour"),)), ("b", (parse_limit("9/hour"),))
 
     def owed() -> dict[str, int]:
-        taken = ledger.take()
+        taken = debts.take()
         for each in taken:
-            ledger.put_back(*each)
+            debts.put_back(*each)
         return {entry[0]: debt.units for entry, debt in taken}
 
-    first = ledger.add((entry, 4), (other, 2))
-    ledger.correct(entry, -1, first)
-    ledger.correct(other, 1, first)
+    first = debts.add((entry, 4), (other, 2))
+    debts.correct(entry, -1, first)
+    debts.correct(other, 1, first)
     assert owed() == {"a": 3, "b": 3}
-    taken = dict(ledger.take())
-    second = ledger.add((entry, 5))
-    ledger.correct(entry, -3, first)
+    taken = dict(debts.take())
+    second = debts.add((entry, 5))
+    debts.correct(entry, -3, first)
     assert owed() == {"a": 5}, "the first is on its way to the storage"
-    ledger.put_back(entry, taken[entry])
+    debts.put_back(entry, taken[entry])
     assert owed() == {"a": 8}
-    ledger.correct(entry, -3, first)
+    debts.correct(entry, -3, first)
     assert owed() == {"a": 5}, "it came back"
-    ledger.correct(entry, -5, second)
+    debts.correct(entry, -5, second)
     assert owed() == {}
-    third = ledger.add((entry, 1))
-    ledger.correct(entry, -1, second)
+    third = debts.add((entry, 1))
+    debts.correct(entry, -1, second)
     assert owed() == {"a": 1}
-    ledger.correct(entry, -1, third)
+    debts.correct(entry, -1, third)
     assert owed() == {}
 
 
@@ -299,7 +299,7 @@ def test_a_write_back_that_the_storage_will_never_take_is_dropped(make: Make) ->
 
     subject.faulty.evaluate = refusing  # type: ignore[method-assign]
     subject.come_back()
-    assert not len(subject.guard.fallback.ledger)
+    assert not len(subject.guard.fallback.debts)
     assert subject.guard.breaker("").calm
 
 
@@ -313,9 +313,9 @@ def test_what_is_owed_to_a_node_that_is_still_away_is_kept_for_it(make: Make) ->
     subject.clock.advance(1)
     assert subject.hit("west:2", "100/hour").degraded is None
     subject.finish_writing()
-    assert (subject.left("west:1", "100/hour"), len(subject.guard.fallback.ledger)) == (98, 1)
+    assert (subject.left("west:1", "100/hour"), len(subject.guard.fallback.debts)) == (98, 1)
     subject.faulty.error = None
     subject.clock.advance(1)
     assert subject.hit("east:2", "100/hour").degraded is None
     subject.finish_writing()
-    assert (subject.left("east:1", "100/hour"), len(subject.guard.fallback.ledger)) == (98, 0)
+    assert (subject.left("east:1", "100/hour"), len(subject.guard.fallback.debts)) == (98, 0)

@@ -243,7 +243,7 @@ class TokenUse:
             self._leased.release(slots_of(signed.decision().asks, -1))
 
     def _is_foreign(self, content: SignedDecisions, signed: SignedDecision) -> bool:
-        """Return True if another process decided without the storage: its clock and its ledger are not known here."""
+        """Return True if another process decided without the storage: its clock and its debts are not known here."""
         return signed.degraded is not None and content.maker != self._maker
 
     async def _charge_more(self, decision: Decision, costs: Sequence[int]) -> Decision:

@@ -1,11 +1,44 @@
 """Open a storage by its URL, or by a client of redis-py. Each kind is opened by the one file that knows it."""
 
-from typing import Any
+from importlib import import_module
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.secrecy import hidden, split_url
+
+
+class _Kind(NamedTuple):
+    """A kind of storage: the module of its classes, and what to install if it cannot be imported."""
+
+    module: str
+    sync_class: str
+    async_class: str
+    reader: str  # the module of `read_url`, which imports no driver
+    driver: str = ""  # the package that the module needs, and the extra that brings it
+    extra: str = ""
+
+
+_STORAGE = "ratebound.storage"
+_SQLITE = _Kind(f"{_STORAGE}.sqlite.storage", "SqliteStorage", "AsyncSqliteStorage", f"{_STORAGE}.sqlite.address")
+_POSTGRES = _Kind(
+    f"{_STORAGE}.postgres.storage",
+    "PostgresStorage",
+    "AsyncPostgresStorage",
+    f"{_STORAGE}.postgres.address",
+    "psycopg",
+    "postgres",
+)
+_MEMCACHED = _Kind(
+    f"{_STORAGE}.memcached.storage",
+    "MemcachedStorage",
+    "AsyncMemcachedStorage",
+    f"{_STORAGE}.memcached.address",
+    "pymemcache",
+    "memcached",
+)
+_KINDS = {"sqlite": _SQLITE, "postgresql": _POSTGRES, "postgres": _POSTGRES, "memcached": _MEMCACHED}
 
 
 def open_storage(source: Any) -> Storage:
@@ -14,6 +47,9 @@ def open_storage(source: Any) -> Storage:
         return _redis().RedisStorage(source)  # type: ignore[no-any-return]
     if _is_shared(source):
         return _shared().SharedMemoryStorage.from_url(source)  # type: ignore[no-any-return]
+    kind = _kind_of(source)
+    if kind is not None:
+        return getattr(_imported(kind), kind.sync_class).from_url(source)  # type: ignore[no-any-return]
     return MemoryStorage(max_keys=_max_keys(source))
 
 
@@ -23,11 +59,14 @@ def open_async_storage(source: Any) -> AsyncStorage:
         return _redis().AsyncRedisStorage(source)  # type: ignore[no-any-return]
     if _is_shared(source):
         return _shared().AsyncSharedMemoryStorage.from_url(source)  # type: ignore[no-any-return]
+    kind = _kind_of(source)
+    if kind is not None:
+        return getattr(_imported(kind), kind.async_class).from_url(source)  # type: ignore[no-any-return]
     return AsyncMemoryStorage(max_keys=_max_keys(source))
 
 
 def check_storage_url(url: str) -> None:
-    """Raise ValueError for a URL that cannot be read. Nothing is opened, and redis-py is not needed."""
+    """Raise ValueError for a URL that cannot be read. Nothing is opened, and no driver is needed."""
     if _is_redis(url):
         from ratebound.storage.redis.address import parse_url  # not before: most programs never need it
 
@@ -35,23 +74,33 @@ def check_storage_url(url: str) -> None:
     elif _is_shared(url):
         _shared().read_url(url)
     else:
-        _max_keys(url)
+        kind = _kind_of(url)
+        if kind is None:
+            _max_keys(url)
+        else:
+            import_module(kind.reader).read_url(url)
 
 
 def check_storage_is_installed(url: str) -> None:
     """Raise ModuleNotFoundError, which says what to install, if a URL needs a package that is not there."""
+    kind = _kind_of(url)
     if _is_redis(url):
         _redis()
+    elif kind is not None:
+        _imported(kind)
 
 
 def check_is_made(url: str) -> None:
-    """Raise StorageError if a URL names a zone that no application has made, and ValueError if it cannot be read.
+    """Raise StorageError if a URL names a zone or a file that no application has made, and ValueError if it cannot be
+    read.
 
     A command that made it would do so for the wrong user, or of the wrong size.
     """
     if _is_shared(url):
         storage = _shared()
         storage.check_zone(**storage.read_url(url))
+    elif _kind_of(url) is _SQLITE:
+        import_module(_SQLITE.reader).check_file(url)
 
 
 def _is_redis(source: Any) -> bool:
@@ -60,6 +109,22 @@ def _is_redis(source: Any) -> bool:
 
 def _is_shared(source: str) -> bool:
     return split_url(source).scheme == "shm"
+
+
+def _kind_of(source: str) -> _Kind | None:
+    return _KINDS.get(split_url(source).scheme)
+
+
+def _imported(kind: _Kind) -> Any:
+    """Import the module of a storage: not before, because most programs never need it."""
+    try:
+        return import_module(kind.module)
+    except ModuleNotFoundError as error:
+        if not kind.driver or str(error.name).partition(".")[0] != kind.driver:
+            raise
+        raise ModuleNotFoundError(
+            f'{kind.driver} is not installed. Run: pip install "ratebound[{kind.extra}]"'
+        ) from None
 
 
 def _shared() -> Any:
@@ -86,8 +151,8 @@ def _max_keys(url: str) -> int:
     parts = split_url(url)
     if parts.scheme != "memory" or parts.netloc or parts.path:
         raise ValueError(
-            f"cannot open storage {hidden(url)}: expected 'memory://', 'memory://?max_keys=10000', 'shm://name' or"
-            " 'redis://host:6379/0'"
+            f"cannot open storage {hidden(url)}: expected 'memory://', 'memory://?max_keys=10000', 'shm://name',"
+            " 'redis://host:6379/0', 'postgresql://host/database', 'sqlite:///file.db' or 'memcached://host:11211'"
         )
     max_keys = 1_000_000
     for name, value in parse_qsl(parts.query, keep_blank_values=True):

@@ -40,7 +40,7 @@ from ratebound.storage.guard.remembered_blocks import RememberedBlocks
 from ratebound.storage.memory import MemoryStorage
 
 LEDGER = 10_000  # entries at most
-LONG_KEY = 1_000  # characters: spends of longer keys are not recorded, so that the ledger stays small
+LONG_KEY = 1_000  # characters: spends of longer keys are not recorded, so that the debts stay small
 LEAST_WAIT = 1_000  # microseconds
 
 # What a debt is about: a key and its limits, or one slot, with the extra that names it.
@@ -77,7 +77,7 @@ def counter_of(limit: Limit) -> Limit:
 
 
 class Debt(NamedTuple):
-    """Units of one ledger entry, and the number of the first grant among them.
+    """Units of one entry of the debts, and the number of the first grant among them.
 
     Of a slot the units are 1 to hold it and -1 to release it.
     """
@@ -86,7 +86,7 @@ class Debt(NamedTuple):
     since: int
 
 
-class Ledger:
+class Debts:
     """Units that were granted locally and that the storage has certainly not seen.
 
     The oldest entries are dropped first. Every new entry gets the next number, and every grant the current number. A
@@ -174,7 +174,7 @@ class Ledger:
 
 
 class Fallback:
-    """A storage without I/O that decides from this process's knowledge. `ledger` holds the units to write back."""
+    """A storage without I/O that decides from this process's knowledge. `debts` holds the units to write back."""
 
     def __init__(self, failure: str, workers: int, clock: Clock | None = None) -> None:
         ticks, anchor = ticking(clock)
@@ -182,7 +182,7 @@ class Fallback:
         self.workers = workers
         self.now: Clock = lambda: ticks() // 1000 + anchor
         self.memory = MemoryStorage(clock=self.now)
-        self.ledger = Ledger()
+        self.debts = Debts()
         self.blocks = RememberedBlocks(self.now)
         self._share: Callable[[Limit], Limit] = lru_cache(4_096)(lambda limit: share_of(limit, workers))
         self._counter: Callable[[Limit], Limit] = lru_cache(4_096)(counter_of)
@@ -221,10 +221,10 @@ class Fallback:
 
     def contested(self, groups: Sequence[Group], mode: Mode) -> set[Entry]:
         """Return the slots that a call will change, and that are also to be written back."""
-        if mode == "peek" or self.ledger.is_idle:
+        if mode == "peek" or self.debts.is_idle:
             return set()
         changed = (slot for group in groups for slot, _ in changed_slots(group, mode))
-        return {slot for slot in changed if self.ledger.is_contested(slot)}
+        return {slot for slot in changed if self.debts.is_contested(slot)}
 
     def saw(self, group: Group, mode: Mode, rows: Sequence[Row], contested: set[Entry]) -> bool:
         """Note the blocks in an answer of the storage, and the slots that it granted, renewed or released here.
@@ -245,23 +245,23 @@ class Fallback:
         if changes:
             self._ask(changes, "force")
             for slot, sign in changed_slots(group, mode):
-                if slot in contested or self.ledger.is_contested(slot):
-                    self.ledger.change_slot(slot, sign)
+                if slot in contested or self.debts.is_contested(slot):
+                    self.debts.change_slot(slot, sign)
                     repeats = True
         return repeats
 
     def settle(self, group: DegradedGroup) -> Sequence[Row]:
-        """Correct a degraded decision: in the local memory, and in the ledger if it has not been written back yet."""
+        """Correct a degraded decision: in the local memory, and in the debts if it has not been written back yet."""
         local = self._local(group)
         if group.granted:
             for entry, cost in _entries(local):
-                self.ledger.correct(entry, cost, group.granted)
+                self.debts.correct(entry, cost, group.granted)
         rows = self._merged(group, "force", self._ask(local, "force"), self._penalties(group, "force"), LEAST_WAIT)
         self._repeat_later(slot_changes(group, "force"))  # the storage may hold the slot by now
         return DegradedRows(rows, group.reason)
 
     def owed(self, entry: Entry, units: int) -> Group:
-        """Return the group to force in the storage for a ledger entry; empty if nothing is owed any more.
+        """Return the group to force in the storage for an entry of the debts; empty if nothing is owed any more.
 
         It has one ask for each limit. It charges no more than the key still occupies here: grants older than a period
         are over in the storage as well.
@@ -348,11 +348,11 @@ class Fallback:
         """Record units that were granted and that the storage has certainly not seen. Return their number, or 0."""
         kept = error.undone and error.outage  # a healthy storage would reject the same group again
         grants = [(entry, cost) for entry, cost in _entries(local) if cost] if kept else ()
-        return self.ledger.add(*grants) if grants else 0
+        return self.debts.add(*grants) if grants else 0
 
     def _repeat_later(self, changes: Sequence[Ask]) -> None:
         for slot, sign in _as_entries(changes):
-            self.ledger.change_slot(slot, sign)
+            self.debts.change_slot(slot, sign)
 
     def _local(self, group: Group) -> list[Ask]:
         """Return the asks whose limits are decided locally, with the limits as they are in the storage.
@@ -461,7 +461,7 @@ def _is_counted(limit: Limit) -> bool:
 
 
 def _entries(local: Sequence[Ask]) -> list[tuple[Entry, int]]:
-    """Return the ledger's entry and the cost of each ask. Only rates and quotas take it."""
+    """Return the entry of the debts and the cost of each ask. Only rates and quotas take it."""
     found: list[tuple[Entry, int]] = []
     for key, limits, cost, *_ in local:
         charged = tuple([limit for limit in limits if limit.takes_cost])
@@ -486,7 +486,7 @@ def slot_changes(group: Group, mode: Mode, sign: int = 1) -> list[Ask]:
 
 
 def changed_slots(group: Group, mode: Mode) -> list[tuple[Entry, int]]:
-    """Return the ledger's entry of each slot that a group changes: 1 if it is taken or held, -1 if it is released."""
+    """Return the debt of each slot that a group changes: 1 if it is taken or held, -1 if it is released."""
     return _as_entries(slot_changes(group, mode))
 
 

@@ -1,7 +1,7 @@
 """The logic of a guarded storage without its I/O: which nodes may be called, what a failure means, what is owed.
 
 The sync and the async guard share it. A limiter's async twin shares the same object: one breaker for each node, one
-local memory, one ledger.
+local memory, one list of debts.
 """
 
 import logging
@@ -137,7 +137,7 @@ class Guard:
             nodes = _nodes(group, nodes_of)
             if isinstance(group, DegradedGroup):
                 plan.answers[place] = self.fallback.settle(group)
-                if len(self.fallback.ledger) and all(self.breaker(node).closed for node in nodes):
+                if len(self.fallback.debts) and all(self.breaker(node).closed for node in nodes):
                     self._due = True  # a slot is to be released in the storage
             elif any(self.breaker(node).probe_after() for node in nodes):
                 not_admitted.append(Call(nodes, (group,), (place,)))
@@ -308,7 +308,7 @@ class Guard:
             if not self._due or self._writing:
                 return None
             self._due = False
-            self._writing = write = self.write_back and len(self.fallback.ledger) > 0
+            self._writing = write = self.write_back and len(self.fallback.debts) > 0
         if write:
             flow = self._write_back(nodes_of)
             next(flow)  # from here on it cleans up after itself, even if it is never resumed
@@ -320,15 +320,15 @@ class Guard:
     def _write_back(self, nodes_of: NodesOf | None) -> WriteBack:
         """Yield an empty list first, then groups to force. Each result is sent back: None, or the error.
 
-        Debts that were certainly not written stay in the ledger.
+        What was certainly not written stays among the debts.
         """
-        ledger, returned = self.fallback.ledger, list(self._returned)
+        debts, returned = self.fallback.debts, list(self._returned)
         left: list[tuple[tuple[str, ...], Entry, Debt]] = []
         most = BATCH if nodes_of is None else SMALL_BATCH
         finished = False
         try:
             yield []
-            left = [(ONE_NODE, *taken) for taken in ledger.take()]
+            left = [(ONE_NODE, *taken) for taken in debts.take()]
             left = [(_nodes([(entry[0], entry[1], 1, None, None)], nodes_of), entry, debt) for _, entry, debt in left]
             left.sort(key=lambda owed: owed[0])  # node by node, so that a failure concerns one node
             while left:
@@ -338,7 +338,7 @@ class Guard:
                     _, entry, debt = left.pop()
                     group = self.fallback.owed(entry, debt.units)
                     if group and not all(self.breaker(node).closed for node in nodes):
-                        ledger.put_back(entry, debt)
+                        debts.put_back(entry, debt)
                     elif group:
                         batch.append((nodes, entry, debt))
                         groups.append(group)
@@ -348,7 +348,7 @@ class Guard:
                 elif error.outage:
                     left += batch if error.undone else [owed for owed in batch if len(owed[1]) == 3]
                     while left and left[-1][0] == nodes:  # the rest of this node waits for the next write-back
-                        ledger.put_back(*left.pop()[1:])
+                        debts.put_back(*left.pop()[1:])
                     if isinstance(error, Blameless):
                         self._due = True
                         continue
@@ -357,8 +357,8 @@ class Guard:
             finished = True
         finally:
             for _, entry, debt in left:
-                ledger.put_back(entry, debt)
-            ledger.end_writing()
+                debts.put_back(entry, debt)
+            debts.end_writing()
             if not finished:
                 self._due = True  # without an outage, nothing else would start the write-back again
             self._writing = False
@@ -369,7 +369,7 @@ class Guard:
         """Replace locks in a forked child, and forget debts: the parent writes them back."""
         self._lock = threading.Lock()
         self._returned, self._due, self._writing = {}, False, False
-        self.fallback.ledger.renew()
+        self.fallback.debts.renew()
         self.fallback.blocks.renew()
         for breaker in self.breakers.values():
             breaker.renew()
@@ -378,7 +378,7 @@ class Guard:
         try:
             plan.fill(call, self.fallback.decide(call.groups, plan.mode, error, self._wait(call)))
         finally:
-            if error.outage and len(self.fallback.ledger) and all(self.breaker(node).calm for node in call.nodes):
+            if error.outage and len(self.fallback.debts) and all(self.breaker(node).calm for node in call.nodes):
                 self._due = True  # the breaker is closed, so no recovery would start the write-back of this grant
 
     def _wait(self, call: Call) -> float:

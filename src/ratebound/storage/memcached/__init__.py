@@ -1,0 +1,1 @@
+"""Memcached as a storage, for rates and calendar quotas."""

@@ -1,0 +1,1 @@
+"""SQLite as a storage: one file, many processes of one host, no server."""
