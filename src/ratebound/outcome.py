@@ -39,8 +39,8 @@ Row = tuple[bool, i64, int | None, i64, i64, i64, i64, i64, int | None]
 class DegradedRows(list[Row]):
     """Rows that were decided without the storage, and the reason.
 
-    `closed` is True if they deny only because the storage is out of reach. `granted` is the number of the debt for a spend
-    that the storage has certainly not seen and may be charged later (see fallback.py); otherwise 0.
+    `closed` is True if they deny only because the storage is out of reach. `granted` is the number of the debt for a
+    spend that the storage has certainly not seen and may be charged later (see fallback.py); otherwise 0.
     """
 
     def __init__(self, rows: Iterable[Row], reason: str, *, closed: bool = False, granted: int = 0) -> None:
