@@ -13,6 +13,7 @@ from ratebound.storage import Storage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
+from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
 from ratebound.testing import (
     STORAGE_CONTRACT,
     Blocking,
@@ -67,6 +68,16 @@ def zones_with(locks: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeClo
     }
 
 
+def sqlite_file(request: pytest.FixtureRequest, clock: FakeClock) -> SqliteStorage:
+    """A file of its own for each test. No disk is waited for: what it would keep is tested elsewhere."""
+    path = request.getfixturevalue("tmp_path") / "limits.db"
+    return SqliteStorage(str(path), deadline=5, synchronous="off", clock=clock)
+
+
+def sqlite_for_tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncSqliteStorage:
+    return AsyncSqliteStorage(shared=sqlite_file(request, clock))
+
+
 STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "memory": lambda request, clock: MemoryStorage(clock=clock),
     "memory, async": lambda request, clock: Blocking(AsyncMemoryStorage(clock=clock)),
@@ -75,6 +86,11 @@ STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(AsyncMemoryStorage(clock=clock), deadline=5)),
     **zones_with("mutexes"),
     **zones_with("file locks"),
+    "sqlite": sqlite_file,
+    "sqlite, async": lambda request, clock: Blocking(sqlite_for_tasks(request, clock)),
+    "sqlite, twin": lambda request, clock: Blocking(sqlite_file(request, clock).async_twin()),
+    "sqlite, guarded": lambda request, clock: GuardedStorage(sqlite_file(request, clock)),
+    "sqlite, guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(sqlite_for_tasks(request, clock))),
     **redis_at("redis_url_server"),
     **redis_at("sentinels"),
     **redis_at("redis_cluster"),
