@@ -26,7 +26,7 @@ except ImportError:  # not a POSIX system
 
 APPLICATION_ID = 0x5262_6E64  # "Rbnd": SQLite keeps it in the header of the file
 VERSION = 1  # of all tables in a file
-FIRST_PAUSE, LAST_PAUSE = 0.0004, 0.002  # seconds between two looks at the lock of another process
+PAUSE = 0.0004  # seconds between two looks at the lock of another process, at most
 JOURNAL_SIZE = 16 << 20  # bytes that the write-ahead log keeps on the disk at most while it is idle
 AT_FORK = 1.0  # seconds that a fork waits for the calls of other threads
 FOLLOWERS = ("-wal", "-shm", "-journal")  # files that SQLite puts beside a database
@@ -65,9 +65,19 @@ def open_connection(address: SqliteAddress, ends: float) -> sqlite3.Connection:
     return connection
 
 
-def begin(connection: sqlite3.Connection, address: SqliteAddress, ends: float) -> None:
-    """Begin a transaction that writes, as soon as no other process writes. Raises TooLate at `ends`."""
+def begin(connection: sqlite3.Connection, address: SqliteAddress, ends: float) -> bool:
+    """Begin a transaction that writes, as soon as no other process writes. Raises TooLate at `ends`.
+
+    Return True if another process was writing.
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        return False
+    except sqlite3.OperationalError as error:
+        if not is_busy(error):
+            raise
     until_free(address, ends, lambda: connection.execute("BEGIN IMMEDIATE"))
+    return True
 
 
 def until_free(address: SqliteAddress, ends: float, call: Callable[[], T]) -> T:
@@ -75,7 +85,6 @@ def until_free(address: SqliteAddress, ends: float, call: Callable[[], T]) -> T:
 
     The call is made at least once.
     """
-    pause = FIRST_PAUSE
     while True:
         try:
             return call()
@@ -88,8 +97,7 @@ def until_free(address: SqliteAddress, ends: float, call: Callable[[], T]) -> T:
                 " stopped, or it has a long transaction open",
                 undone=True,
             )
-        time.sleep(random.uniform(0.1, 1.0) * pause)
-        pause = min(pause * 1.05, LAST_PAUSE)
+        time.sleep(random.uniform(0.1, 1.0) * PAUSE)
 
 
 def is_busy(error: BaseException) -> bool:
@@ -229,7 +237,7 @@ def _lock_folder(folder: int, path: str, ends: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= ends:
                 raise TooLate(f"another process has been making {path} for too long", undone=True) from None
-        time.sleep(LAST_PAUSE)
+        time.sleep(PAUSE)
 
 
 class SqliteFile:
@@ -247,6 +255,7 @@ class SqliteFile:
         # A thread that has the turn may call `connection` and `close_now`. A lock that knows its owner: a signal
         # handler that raises just after it was taken must not leave it taken for ever.
         self.turn: Any = threading.RLock()
+        self.when_free: Callable[[], None] | None = None  # called after the turn was given back
         self._prepare = prepare
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)  # device and inode of the file that is open
@@ -285,6 +294,8 @@ class SqliteFile:
         """Let another thread have the connection. Does nothing if this thread does not have the turn."""
         if self.turn._is_owned():
             self.turn.release()
+            if self.when_free is not None:
+                self.when_free()
 
     def connection(self, ends: float) -> sqlite3.Connection:
         """Return the open connection. The caller has the turn. Raises StorageError."""
@@ -366,7 +377,7 @@ def _before_fork() -> None:
 
 def _in_parent() -> None:
     while _forking:
-        _forking.pop().turn.release()
+        _forking.pop().give_turn_back()
 
 
 def _in_child() -> None:

@@ -14,6 +14,7 @@ from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ratebound.clock import Clock
@@ -32,6 +33,11 @@ SWEEP_INTERVAL = 1.0  # seconds
 SWEPT = 100  # states that one sweep looks at, at least
 MOST_SWEPT = 400  # and at most, so that no decision waits for long
 SWEPT_FOR_EACH = 2  # states that are looked at for each new one: so dead ones never outnumber the living by much
+# A process that has one transaction after the other leaves no time for others, which look at its lock now and then. So
+# a process that has had to wait for another one lately pauses regularly.
+STREAK = 0.01  # seconds of transactions without a pause
+REST = 0.0004  # seconds of a pause; also the time between two transactions that is none
+LATELY = 1.0  # seconds
 NO_THREAD = "the operating system allows no more threads to call the database"
 INTERRUPTED = "a signal handler interrupted the thread that decided for several"
 
@@ -44,10 +50,11 @@ def microseconds_now() -> int:
 class PendingCall:
     """Groups to decide, and their answer. `claim` is taken once: by who decides the call, or by a caller who leaves.
 
-    `ends` is by time.monotonic(). The caller is a thread, or a task that waits for `future` in `loop`.
+    `ends` is by time.monotonic(). The caller is a task that waits for `future` in `loop`, or a thread that may wait for
+    `wake`.
     """
 
-    __slots__ = ("answer", "claim", "ends", "future", "groups", "loop", "mode")
+    __slots__ = ("answer", "claim", "ends", "future", "groups", "loop", "mode", "wake")
 
     def __init__(
         self,
@@ -62,6 +69,7 @@ class PendingCall:
         self.ends = ends
         self.loop = loop
         self.future = future
+        self.wake: SimpleQueue[None] | None = None
         self.claim = threading.Lock()
         self.answer: list[Sequence[Row]] | BaseException | None = None
 
@@ -83,8 +91,12 @@ class GroupCommit:
         self._swept_until = b""
         self._next_sweep = 0.0
         self._new_states = 0  # since the last sweep
+        self._ended = 0.0  # when the last transaction ended
+        self._streak_began = 0.0
+        self._contended_until = 0.0
         self.renew()
         renew_in_children(self)
+        file.when_free = self.wake_next
 
     def renew(self) -> None:
         """Forget waiting calls, also in a forked child: their callers do not exist there."""
@@ -98,9 +110,11 @@ class GroupCommit:
         file.check_is_not_nested()
         try:
             if not file.turn.acquire(blocking=False):
+                call.wake = SimpleQueue()
                 self._waiting.append(call)
-                if not file.turn.acquire(timeout=max(call.ends - time.monotonic(), 0.0)):
-                    return self._leave(call)
+                while not file.turn.acquire(blocking=False):
+                    if self._is_answered(call):
+                        return call.result()
             if call.answer is None:
                 call.claim.acquire(blocking=False)
                 self._decide_waiting(call, call.ends)
@@ -110,6 +124,25 @@ class GroupCommit:
         finally:
             file.give_turn_back()
         return call.result()
+
+    def _is_answered(self, call: PendingCall) -> bool:
+        """Wait until another thread has answered a call, or has given its turn back. Raises TooLate."""
+        assert call.wake is not None
+        try:
+            call.wake.get(timeout=max(call.ends - time.monotonic(), 0.0))
+        except Empty:
+            error = self.late(call)
+            self.wake_next()  # this thread may have been woken in vain just now
+            if call.answer is None:
+                raise error from None
+        return call.answer is not None
+
+    def wake_next(self) -> None:
+        """Wake a thread that waits for the turn, which is free now."""
+        for call in self._waiting.copy():
+            if call.wake is not None and not call.claim.locked():
+                call.wake.put(None)
+                return
 
     def submit(self, call: PendingCall) -> None:
         """Let a thread decide a call, and resolve its future. Raises StorageError if there is no thread."""
@@ -141,10 +174,6 @@ class GroupCommit:
             " disk is too slow"
         )
 
-    def _leave(self, call: PendingCall) -> list[Sequence[Row]]:
-        error = self.late(call)
-        return call.result() if call.answer is not None else _raise(error)
-
     def _serve(self) -> None:
         """Decide the calls of tasks until none waits."""
         while True:
@@ -173,7 +202,7 @@ class GroupCommit:
         connection = None
         try:
             connection = file.connection(ends)
-            begin(connection, file.address, ends)
+            self._begin(connection, ends)
             self._claim_waiting(calls)  # not before: who comes while another process writes joins in
             cursor = connection.cursor()
             changes: dict[bytes, StateChange] = {}
@@ -184,6 +213,7 @@ class GroupCommit:
             self._sweep_if_due(cursor)
             is_committing = True
             cursor.execute("COMMIT")
+            self._ended = time.monotonic()
         except BaseException as error:
             is_undone = True
             if connection is not None:
@@ -205,6 +235,16 @@ class GroupCommit:
             _give(others, [Blameless(INTERRUPTED, undone=True) for _ in others])
             raise
         _give(calls, answers)
+
+    def _begin(self, connection: sqlite3.Connection, ends: float) -> None:
+        now = time.monotonic()
+        if now - self._ended > REST:
+            self._streak_began = now
+        elif now < self._contended_until and now - self._streak_began > STREAK:
+            time.sleep(REST)
+            self._streak_began = now
+        if begin(connection, self._file.address, ends):
+            self._contended_until = time.monotonic() + LATELY
 
     def _decided(
         self, cursor: sqlite3.Cursor, call: PendingCall, found: dict[bytes, bytes], changes: dict[bytes, StateChange]
@@ -284,6 +324,8 @@ def _give(calls: Sequence[PendingCall], answers: Sequence[list[Sequence[Row]] | 
     loops: dict[AbstractEventLoop, list[PendingCall]] = {}
     for call, answer in zip(calls, answers, strict=False):
         call.answer = answer
+        if call.wake is not None:
+            call.wake.put(None)
         if call.loop is not None:
             loops.setdefault(call.loop, []).append(call)
     for loop, waiting in loops.items():
@@ -305,7 +347,3 @@ def _copied(error: StorageError) -> StorageError:
     copy = type(error)(str(error), undone=error.undone, outage=error.outage)
     copy.__cause__ = error.__cause__
     return copy
-
-
-def _raise(error: BaseException) -> Any:
-    raise error
