@@ -11,6 +11,7 @@ from ratebound import AsyncMemoryStorage, MemoryStorage
 from ratebound.limit import Group, Mode
 from ratebound.storage import Storage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
 from ratebound.testing import (
@@ -67,6 +68,24 @@ def zones_with(locks: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeClo
     }
 
 
+def memcached() -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]]:
+    """Memcached on one server: for threads, for tasks, and behind a guard. Each test has a prefix of its own."""
+
+    def made(request: pytest.FixtureRequest, clock: FakeClock) -> MemcachedStorage:
+        server: Any = request.getfixturevalue("memcached")
+        return MemcachedStorage(f"{server.url}?{SLOW}&prefix=contract{next(runs)}-", clock=clock)
+
+    def tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncMemcachedStorage:
+        return AsyncMemcachedStorage(shared=made(request, clock))
+
+    return {
+        "memcached": made,
+        "memcached, async": lambda request, clock: Blocking(tasks(request, clock)),
+        "memcached, guarded": lambda request, clock: GuardedStorage(made(request, clock)),
+        "memcached, guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(tasks(request, clock))),
+    }
+
+
 STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "memory": lambda request, clock: MemoryStorage(clock=clock),
     "memory, async": lambda request, clock: Blocking(AsyncMemoryStorage(clock=clock)),
@@ -78,6 +97,7 @@ STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     **redis_at("redis_url_server"),
     **redis_at("sentinels"),
     **redis_at("redis_cluster"),
+    **memcached(),
 }
 
 
