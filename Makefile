@@ -66,7 +66,7 @@ test-long: .venv/ready compiled  ## far more examples, everything on the compile
 	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(ON_COMPILED) $(PYTEST)
 	$(BIN)/python tools/mutate.py
 
-bench: .venv/bench compiled  ## both builds side by side with their peers: memory, shared memory, slices, the web, Redis and the service
+bench: .venv/bench compiled  ## both builds side by side with their peers: memory, shared memory, slices, the web, Redis, databases and the service
 	@tools/get_servers
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks redis
@@ -74,6 +74,7 @@ bench: .venv/bench compiled  ## both builds side by side with their peers: memor
 	$(BIN)/python -m benchmarks shm
 	$(BIN)/python -m benchmarks slices
 	$(BIN)/python -m benchmarks bytes
+	$(BIN)/python -m benchmarks storages
 	$(BIN)/python -m benchmarks service --builds compiled
 
 bench-quick: .venv/bench compiled  ## the same in memory, with fewer rounds and keys: for a look, not for a figure

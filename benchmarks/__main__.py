@@ -48,6 +48,8 @@ from benchmarks.service import steps as service_steps
 from benchmarks.shared_memory import measure_calls, measure_processes, process_steps
 from benchmarks.slices import measure_slices
 from benchmarks.slices import steps as slice_steps
+from benchmarks.storages import Lasting, ledger_steps, measure_ledger, measure_storages
+from benchmarks.storages import steps as storage_steps
 
 
 class Scale(NamedTuple):
@@ -69,6 +71,7 @@ class Scale(NamedTuple):
     capacity_rounds: int
     service_rounds: int
     dashboard_rounds: int
+    storage_rounds: int
 
 
 SERVED = ("redis", "overload", "fleet", "service", "dashboard")
@@ -90,6 +93,7 @@ FULL = Scale(
     capacity_rounds=11,
     service_rounds=7,
     dashboard_rounds=5,
+    storage_rounds=60,
 )
 QUICK = Scale(
     rounds=3,
@@ -108,6 +112,7 @@ QUICK = Scale(
     capacity_rounds=3,
     service_rounds=2,
     dashboard_rounds=1,
+    storage_rounds=7,
 )
 
 
@@ -219,6 +224,13 @@ def _dashboard_work(results: Results, scale: Scale, builds: Sequence[str]) -> li
     return [Work("dashboard", len(builds) * dashboard_steps(scale.dashboard_rounds), partial(_watch, results, scale))]
 
 
+def _storages_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [
+        Work("storages", len(builds) * storage_steps(scale.storage_rounds), partial(_keep, results, scale)),
+        Work("ledger", ledger_steps(builds, scale.rounds), partial(_record, results, scale)),
+    ]
+
+
 WORK = {
     "memory": _work,
     "redis": _redis_work,
@@ -230,6 +242,7 @@ WORK = {
     "fleet": _fleet_work,
     "service": _service_work,
     "dashboard": _dashboard_work,
+    "storages": _storages_work,
 }
 
 
@@ -318,6 +331,16 @@ def _answer(results: Results, scale: Scale, workers: Sequence[Worker], done: Don
 def _watch(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     for worker in workers:
         results.watching.append(measure_dashboards(worker.build, scale.dashboard_rounds, done))
+
+
+def _keep(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    for worker in workers:
+        results.lasting.append(worker.run(measure_storages, worker.build, scale.storage_rounds, done=done))
+
+
+def _record(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    times = measure_ledger(workers, scale.rounds, scale.each, done)
+    results.lasting += [Lasting(worker.build, ledger=times) for worker in workers]
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

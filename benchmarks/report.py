@@ -31,6 +31,7 @@ from benchmarks.redis_trips import Trips
 from benchmarks.service import Serving
 from benchmarks.shared_memory import Sharing
 from benchmarks.slices import Slicing
+from benchmarks.storages import Lasting
 from benchmarks.table import Sheet, between, figures
 from benchmarks.verdict import Verdict, at_most
 from benchmarks.web import Webbing
@@ -51,6 +52,8 @@ PACKAGES = (
     "httptools",
     "uvloop",
     "grpcio",
+    "psycopg",
+    "pymemcache",
 )
 
 
@@ -76,6 +79,7 @@ class Results:
     capacity: list[Capacity] = field(default_factory=list)
     serving: list[Serving] = field(default_factory=list)
     watching: list[Watching] = field(default_factory=list)
+    lasting: list[Lasting] = field(default_factory=list)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -95,6 +99,7 @@ class Results:
         judged += self.webbing.verdicts() + self.overloading.verdicts()
         judged += [verdict for serving in self.serving for verdict in serving.verdicts()]
         judged += [verdict for watching in self.watching for verdict in watching.verdicts()]
+        judged += [verdict for lasting in self.lasting for verdict in lasting.verdicts()]
         return judged + self.sharing.verdicts() + self.slicing.verdicts() + self.fleets.verdicts()
 
     def as_json(self) -> dict[str, Any]:
@@ -119,6 +124,7 @@ class Results:
             "capacity": [capacity.as_json() for capacity in self.capacity],
             "service": [serving.as_json() for serving in self.serving],
             "dashboard": [watching.as_json() for watching in self.watching],
+            "storages": [lasting.as_json() for lasting in self.lasting],
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -240,6 +246,7 @@ def sheets(results: Results) -> list[Sheet]:
         *(sheet for capacity in results.capacity for sheet in _capacity_sheets(capacity)),
         *(sheet for serving in results.serving for sheet in serving.sheets()),
         *(sheet for watching in results.watching for sheet in watching.sheets()),
+        *(sheet for lasting in results.lasting for sheet in lasting.sheets()),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),

@@ -42,6 +42,7 @@ SERVER_FIXTURES = {
     "postgres",
     "fresh_postgres",
     "memcached",
+    "memcached_pair",
     "fresh_memcached",
 }
 SERVER_STARTERS = {
@@ -159,6 +160,13 @@ def fresh_postgres() -> Iterator[Postgres]:
 def memcached() -> Iterator[Memcached]:
     with memcached_servers() as (server,):
         yield server
+
+
+@pytest.fixture(scope="session")
+def memcached_pair() -> Iterator[list[Memcached]]:
+    """Two that share the keys of a storage."""
+    with memcached_servers(2) as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks import builds, guard, hit_parts, slices
+from benchmarks import builds, guard, hit_parts, slices, storages
 from benchmarks.builds import COMPILED, FOLDERS, PURE, Worker, chosen, on_all_cores
 from benchmarks.decision_table import decision_sheet, lines_of
 from benchmarks.measure import Case, Contender, Spread, added, measure, ratios, spread, steps_of
@@ -275,6 +275,23 @@ def test_slices_are_judged_by_decisions_per_second_of_as_many_processes() -> Non
 
     found = slices.Slicing(rates(1, 5_000.0, 200_000.0) | rates(4, 20_000.0, 190_000.0)).verdicts()
     assert [(verdict.found.median, verdict.passed) for verdict in found] == [(40.0, True), (9.5, False)]
+
+
+def test_a_storage_is_judged_by_its_ratio_to_the_bare_transaction_and_the_ledger_by_what_it_adds() -> None:
+    found = storages.Lasting(
+        PURE,
+        times={"sqlite": ([3e-4, 3e-4, 6e-4], [2e-4, 2e-4, 2e-4]), "memcached": ([3e-4], [2e-4])},
+        about={"sqlite": ("bare", 1.5), "memcached": ("limits", 1.0)},
+        ledger={"hit": {PURE: {storages.UNHEARD: [1e-6, 1e-6], storages.LEDGER: [1.9e-6, 1.9e-6]}}},
+    )
+    judged = [(verdict.what, round(verdict.found.median, 6), verdict.passed) for verdict in found.verdicts()]
+    assert judged == [
+        ("sqlite: times bare", 1.5, True),
+        ("memcached: times limits", 1.5, False),
+        ("hit: µs added by the ledger", 0.9, True),
+    ]
+    assert [len(sheet.rows) for sheet in found.sheets()] == [4, 2]
+    assert all(len(row) == len(sheet.head) for sheet in found.sheets() for row in sheet.rows)
 
 
 def test_all_cores_are_given_back_after_a_part_that_needs_them() -> None:

@@ -69,11 +69,16 @@ def zones_with(locks: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeClo
 
 
 def memcached() -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]]:
-    """Memcached on one server: for threads, for tasks, and behind a guard. Each test has a prefix of its own."""
+    """Memcached: for threads, for tasks, behind a guard, and on two servers. Each test has a prefix of its own."""
 
     def made(request: pytest.FixtureRequest, clock: FakeClock) -> MemcachedStorage:
         server: Any = request.getfixturevalue("memcached")
         return MemcachedStorage(f"{server.url}?{SLOW}&prefix=contract{next(runs)}-", clock=clock)
+
+    def pair(request: pytest.FixtureRequest, clock: FakeClock) -> MemcachedStorage:
+        servers: Any = request.getfixturevalue("memcached_pair")
+        hosts = ",".join(server.url.removeprefix("memcached://") for server in servers)
+        return MemcachedStorage(f"memcached://{hosts}?{SLOW}&prefix=contract{next(runs)}-", clock=clock)
 
     def tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncMemcachedStorage:
         return AsyncMemcachedStorage(shared=made(request, clock))
@@ -81,6 +86,9 @@ def memcached() -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storag
     return {
         "memcached": made,
         "memcached, async": lambda request, clock: Blocking(tasks(request, clock)),
+        "memcached, two servers": pair,
+        "memcached, two servers, guarded": lambda request, clock: GuardedStorage(pair(request, clock)),
+        "memcached, two servers, twin": lambda request, clock: Blocking(pair(request, clock).async_twin()),
         "memcached, guarded": lambda request, clock: GuardedStorage(made(request, clock)),
         "memcached, guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(tasks(request, clock))),
     }

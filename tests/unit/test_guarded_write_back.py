@@ -229,7 +229,7 @@ def test_the_ledger_is_bounded_and_counts_what_it_forgets() -> None:
 
 
 def test_a_grant_can_be_corrected_as_long_as_it_is_in_the_ledger() -> None:
-    debts = Fallback("local", 1).ledger
+    debts = Fallback("local", 1).debts
     entry, other = ("a", (parse_limit("9/hour"),)), ("b", (parse_limit("9/hour"),))
 
     def owed() -> dict[str, int]:
