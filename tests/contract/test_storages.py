@@ -11,6 +11,7 @@ from ratebound import AsyncMemoryStorage, MemoryStorage
 from ratebound.limit import Group, Mode
 from ratebound.storage import Storage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
 from ratebound.storage.postgres.storage import AsyncPostgresStorage, PostgresStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
@@ -100,6 +101,32 @@ def postgres_with(
     }
 
 
+def memcached() -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]]:
+    """Memcached: for threads, for tasks, behind a guard, and on two servers. Each test has a prefix of its own."""
+
+    def made(request: pytest.FixtureRequest, clock: FakeClock) -> MemcachedStorage:
+        server: Any = request.getfixturevalue("memcached")
+        return MemcachedStorage(f"{server.url}?{SLOW}&prefix=contract{next(runs)}-", clock=clock)
+
+    def pair(request: pytest.FixtureRequest, clock: FakeClock) -> MemcachedStorage:
+        servers: Any = request.getfixturevalue("memcached_pair")
+        hosts = ",".join(server.url.removeprefix("memcached://") for server in servers)
+        return MemcachedStorage(f"memcached://{hosts}?{SLOW}&prefix=contract{next(runs)}-", clock=clock)
+
+    def tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncMemcachedStorage:
+        return AsyncMemcachedStorage(shared=made(request, clock))
+
+    return {
+        "memcached": made,
+        "memcached, async": lambda request, clock: Blocking(tasks(request, clock)),
+        "memcached, two servers": pair,
+        "memcached, two servers, guarded": lambda request, clock: GuardedStorage(pair(request, clock)),
+        "memcached, two servers, twin": lambda request, clock: Blocking(pair(request, clock).async_twin()),
+        "memcached, guarded": lambda request, clock: GuardedStorage(made(request, clock)),
+        "memcached, guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(tasks(request, clock))),
+    }
+
+
 STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "memory": lambda request, clock: MemoryStorage(clock=clock),
     "memory, async": lambda request, clock: Blocking(AsyncMemoryStorage(clock=clock)),
@@ -121,6 +148,7 @@ STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "postgres, guarded, prepared": lambda request, clock: GuardedStorage(
         PostgresStorage(fresh_url(request.getfixturevalue("postgres"), options="timeout=5&prepare=yes"), clock=clock)
     ),
+    **memcached(),
 }
 
 
