@@ -125,7 +125,7 @@ class Ledger:
 
     @property
     def state(self) -> LedgerState:
-        """How writing goes in this process."""
+        """The state of writing in this process."""
         return self._writer.state
 
     def usage(

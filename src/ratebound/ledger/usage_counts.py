@@ -31,7 +31,7 @@ Counted = tuple[int, str, str, str, int, int, int, int]  # the same, and units, 
 
 
 class CountedUsage:
-    """What one client has used of one rule at one endpoint in one bucket, since the last time that counts were taken.
+    """The usage by one client of one rule at one endpoint in one bucket, since counts were last taken.
 
     A settlement may make `units` and `overage` negative.
     """
@@ -63,7 +63,7 @@ class UsageCounts:
     room: then somebody has to `take` them.
     """
 
-    __slots__ = ("_bucket_us", "_entries", "_lock", "_on_half_full", "_rule_names", "_rules", "endpoint_of", "most")
+    __slots__ = ("_bucket_us", "_entries", "_half", "_lock", "_on_half_full", "_rule_names", "_rules", "endpoint_of", "most")
 
     ignores_verdicts: ClassVar[bool] = True
 
@@ -78,6 +78,7 @@ class UsageCounts:
         self._on_half_full = on_half_full
         self.endpoint_of = endpoint_of
         self.most = most
+        self._half = most // 2
         self.clear()
 
     def clear(self) -> None:
@@ -182,7 +183,7 @@ class UsageCounts:
             entry.allowed += allowed
             entry.denied += denied
             entry.overage += overage
-            is_half_full = len(entries) * 2 == self.most
+            is_half_full = len(entries) == self._half
         if is_half_full and self._on_half_full is not None:
             self._on_half_full()
 

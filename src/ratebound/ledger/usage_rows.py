@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class UsageRecord(NamedTuple):
-    """What is added to the ledger: the usage of one client, rule and endpoint in one bucket.
+    """A row to add to the ledger: the usage of one client, rule and endpoint in one bucket.
 
     `bucket` is its beginning, in seconds since 1970. The numbers of a settlement may be negative.
     """
@@ -21,7 +21,7 @@ class UsageRecord(NamedTuple):
 
 
 class UsageInPeriod(NamedTuple):
-    """What was used of one rule in one period: a day, a month, an hour or a bucket, which begins at `begin`.
+    """The usage of one rule in one period: a day, a month, an hour or a bucket, which begins at `begin`.
 
     A request that several rules count is in the row of each.
     """
@@ -35,7 +35,7 @@ class UsageInPeriod(NamedTuple):
 
 
 class ClientUsage(NamedTuple):
-    """What one client has used of one rule. `client` is a name or a digest, as the ledger was written."""
+    """The usage of one rule by one client. `client` is a name or a digest, as the ledger was written."""
 
     client: str
     rule: str
@@ -46,7 +46,7 @@ class ClientUsage(NamedTuple):
 
 
 class EndpointUsage(NamedTuple):
-    """What was used of one rule at one endpoint. `endpoint` is empty for decisions without a request."""
+    """The usage of one rule at one endpoint. `endpoint` is empty for decisions without a request."""
 
     endpoint: str
     rule: str
@@ -57,7 +57,7 @@ class EndpointUsage(NamedTuple):
 
 
 class RuleDenials(NamedTuple):
-    """How often one rule allowed and denied. `rate` is the denied part, from 0 to 1."""
+    """The decisions of one rule. `rate` is the denied part, from 0 to 1."""
 
     rule: str
     allowed: int
@@ -66,7 +66,7 @@ class RuleDenials(NamedTuple):
 
 
 class MonthlyOverage(NamedTuple):
-    """What one client has used of one rule in one month, `2026-11`, and how much of it was above the quota."""
+    """The usage of one rule by one client in one month, `2026-11`. `overage` units of it were above the quota."""
 
     month: str
     client: str
@@ -76,7 +76,7 @@ class MonthlyOverage(NamedTuple):
 
 
 class LedgerState(NamedTuple):
-    """How writing goes in this process. `pending` entries are not written yet. `error` is why the last attempt to write
+    """The state of writing in one process. `pending` entries are not written yet. `error` is why the last attempt to write
     failed; empty if it did not."""
 
     flushes: int

@@ -84,7 +84,7 @@ class LedgerWriter:
 
     @property
     def state(self) -> LedgerState:
-        """How writing goes."""
+        """The state of writing."""
         waiting = sum(len(records) for _, records in list(self._pending))
         return LedgerState(self._flushes, self._failures, waiting + len(self._counts), self._error)
 
