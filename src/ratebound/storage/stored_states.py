@@ -120,16 +120,16 @@ class StoredGroup:
     def decide(self, found: Mapping[bytes, bytes], mode: Mode, now: int) -> tuple[list[Row], list[StateChange]]:
         """Decide the group at one instant, from the bytes of its states by name. A state that is missing is untouched.
 
-        Return the rows, and the states that have to be written: none for a peek. Raises StorageError for bytes that are
-        no state.
+        Return the rows, and the states that have to be written. A peek has some only if the clock stepped back, so that
+        a state had to be repaired: a storage that reads without a lock for a peek then decides again with the lock.
+        Raises StorageError for bytes that are no state.
         """
         before = [found.get(name, b"") for name in self.names]
         states = [state_from_bytes(limit, data) for limit, data in zip(self._limits, before, strict=True)]
         rows = evaluate(self._group, mode, self._order, states, now)
         changes: list[StateChange] = []
-        if mode != "peek":
-            for name, limit, data, state in zip(self.names, self._limits, before, states, strict=True):
-                after = state_to_bytes(limit, state)
-                if after != data:
-                    changes.append(StateChange(name, after, state.expires))
+        for name, limit, data, state in zip(self.names, self._limits, before, states, strict=True):
+            after = state_to_bytes(limit, state)
+            if after != data:
+                changes.append(StateChange(name, after, state.expires))
         return rows, changes

@@ -1,0 +1,268 @@
+"""The report of a month as one HTML file. It holds its styles and pictures, and loads nothing.
+
+Names are chosen by clients, so everything that the ledger holds is escaped, and invisible characters are written out.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+from ratebound.ledger.report import MonthReport, UsedUnits
+from ratebound.ledger.report_pictures import StackedBar, share_bar, stacked_bars
+
+MONTHS = (
+    "January February March April May June July August September October November December".split()  # noqa: SIM905
+)
+# No script, and nothing from elsewhere: a report is sent around
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+MOST_LINES = 1_000  # of the table for billing: the CSV has all
+
+STYLE = """
+:root { color-scheme: light dark; --ground: #f4f5f7; --card: #fff; --sunken: #e9ecf1; --line: #e1e4ea; --text: #1b2130;
+  --muted: #5a6475; --lower: #4f74e8; --upper: #c2352b; --upper-fill: #f6c9c4; --owed: #8a5300; --owed-fill: #f3d9a8;
+  --sans: -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif;
+  --mono: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+@media (prefers-color-scheme: dark) { :root { --ground: #0e1117; --card: #161a22; --sunken: #262d39; --line: #2a313d;
+  --text: #e7eaf0; --muted: #9ba6b6; --lower: #7d9bff; --upper: #ff8a80; --upper-fill: #5c2a2a; --owed: #eebb5c;
+  --owed-fill: #4d3b14; } }
+@media print { :root { --ground: #fff; } .card, .tile { break-inside: avoid; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--ground); color: var(--text); font: 14px/1.45 var(--sans); }
+main { display: grid; grid-template-columns: minmax(0, 1fr); gap: 16px; max-width: 1080px; margin: 0 auto;
+  padding: 32px 20px 56px; }
+section { min-width: 0; }
+h1, h2, p, dl, dd { margin: 0; }
+h1 { font-size: 24px; font-weight: 650; letter-spacing: -0.01em; overflow-wrap: anywhere; }
+h2 { font-size: 15px; font-weight: 650; }
+.muted, figcaption { color: var(--muted); }
+.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }
+.tile, .card { padding: 16px 18px; border: 1px solid var(--line); border-radius: 12px; background: var(--card); }
+.tile dt { color: var(--muted); }
+.tile dd { font-size: 24px; font-weight: 650; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.columns { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
+.head { display: flex; flex-wrap: wrap; gap: 6px 16px; align-items: center; margin-bottom: 10px; }
+.head h2 { margin-right: auto; }
+.legend { display: flex; gap: 14px; color: var(--muted); font-size: 12.5px; }
+.legend span::before { content: ""; display: inline-block; width: 11px; height: 11px; margin-right: 6px;
+  border-radius: 3px; vertical-align: -1px; background: var(--lower); }
+.legend .upper::before { background: repeating-linear-gradient(45deg, var(--upper) 0 1.5px, var(--upper-fill) 0 4px);
+  outline: 1px solid var(--upper); }
+.owing .legend .upper::before { background: repeating-linear-gradient(45deg, var(--owed) 0 1.5px,
+  var(--owed-fill) 0 4px); outline-color: var(--owed); }
+figure { margin: 0; }
+figcaption { margin-top: 6px; font-size: 12.5px; }
+.picture { display: block; width: 100%; height: auto; }
+.picture .grid { stroke: var(--line); }
+.picture .axis { fill: var(--muted); font: 11.5px var(--sans); }
+.picture .end { text-anchor: end; }
+.picture .middle { text-anchor: middle; }
+.picture .day { fill: transparent; }
+.picture g:hover .day { fill: var(--sunken); opacity: 0.6; }
+.picture .lower { fill: var(--lower); }
+.picture .upper { fill: var(--upper-fill); stroke: var(--upper); }
+.picture .hatch { stroke: var(--upper); stroke-width: 2; }
+.owing .picture .upper { fill: var(--owed-fill); stroke: var(--owed); }
+.owing .picture .hatch { stroke: var(--owed); }
+.scroll { overflow-x: auto; }
+table { width: 100%; border-collapse: collapse; }
+thead th { padding: 3px 12px 6px 0; color: var(--muted); font-size: 12px; font-weight: 600; text-align: left; }
+tbody :is(th, td) { padding: 7px 12px 7px 0; border-top: 1px solid var(--line); vertical-align: middle;
+  overflow-wrap: anywhere; font-weight: 400; text-align: left; }
+tr > :last-child { padding-right: 0; }
+tr > .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.name { font-family: var(--mono); font-size: 12.5px; min-width: 12ch; }
+.share { display: block; width: 100px; height: 8px; border-radius: 4px; }
+.share .track { fill: var(--sunken); }
+.share .used { fill: var(--lower); }
+.share .denied { fill: var(--upper); }
+details { margin-top: 8px; }
+summary { cursor: pointer; color: var(--muted); font-size: 12.5px; }
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+@media (max-width: 600px) { main { padding: 16px 12px; } .picture .axis { font-size: 20px; } .share { width: 60px; } }
+"""
+
+
+def report_html(report: MonthReport) -> str:
+    """Return a report as an HTML page with pictures."""
+    title = f"Usage in {_month(report)}" + (f": {visible(report.client)}" if report.client is not None else "")
+    of_all = report.client is None
+    parts = [
+        _tiles(report),
+        _units_picture(report),
+        _decisions_picture(report),
+        '<div class="columns">',
+        _clients_table(report) if of_all else "",
+        _rules_table(report),
+        "</div>",
+        _lines_table(report),
+    ]
+    made = f"{report.made_at:%Y-%m-%d %H:%M} UTC"
+    about = f"Days of the time zone {escape(report.zone)}. Made at {made} by Ratebound."
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
+        '<meta name="referrer" content="no-referrer">\n<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f'<header><h1>{escape(title)}</h1><p class="muted">{about}</p></header>\n'
+        + "\n".join(part for part in parts if part)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def visible(text: str) -> str:
+    """Return a text with everything that cannot be printed written as its number."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def percent(share: float) -> str:
+    """Return a share as text: small ones are not shown as nothing, and nearly all is not shown as all."""
+    value = share * 100
+    if 0 < value < 0.1:
+        return "< 0.1 %"
+    if 99.9 < value < 100:
+        return "> 99.9 %"
+    return f"{value:.1f} %" if value < 9.95 and value else f"{value:.0f} %"
+
+
+def _month(report: MonthReport) -> str:
+    year, _, month = report.month.partition("-")
+    return f"{MONTHS[int(month) - 1]} {year}"
+
+
+def _tiles(report: MonthReport) -> str:
+    total = report.total
+    facts = [
+        ("Units used", f"{total.units:,}"),
+        ("Overage", f"{total.overage:,}"),
+        ("Allowed", f"{total.allowed:,}"),
+        ("Denied", f"{total.denied:,}"),
+        ("Denial rate", percent(total.denial_rate)),
+    ]
+    shown = "".join(f'<div class="tile"><dt>{name}</dt><dd>{value}</dd></div>' for name, value in facts)
+    return f'<dl class="tiles">{shown}</dl>'
+
+
+def _units_picture(report: MonthReport) -> str:
+    return _picture(
+        report,
+        "units",
+        "Units per day",
+        ("Within quotas", "Overage"),
+        lambda used: (used.units - max(0, min(used.overage, used.units)), max(0, min(used.overage, used.units))),
+        lambda used: f"{used.units:,} units, {used.overage:,} of them overage",
+    )
+
+
+def _decisions_picture(report: MonthReport) -> str:
+    return _picture(
+        report,
+        "decisions",
+        "Decisions per day",
+        ("Allowed", "Denied"),
+        lambda used: (used.allowed, used.denied),
+        lambda used: f"{used.allowed:,} allowed, {used.denied:,} denied ({percent(used.denial_rate)})",
+    )
+
+
+def _picture(
+    report: MonthReport,
+    name: str,
+    title: str,
+    legend: tuple[str, str],
+    split: Callable[[UsedUnits], tuple[int, int]],
+    words: Callable[[UsedUnits], str],
+) -> str:
+    bars = [StackedBar(str(one.day.day), *split(one.used), f"{one.day}: {words(one.used)}") for one in report.days]
+    busiest = max(report.days, key=lambda one: _whole(split(one.used)), default=None)
+    told = "Nothing was used in this month."
+    if busiest is not None and _whole(split(busiest.used)):
+        told = f"In all: {words(report.total)}. The busiest day is {busiest.day}: {words(busiest.used)}."
+    rows = [[_name(str(one.day)), *(_number(f"{number:,}") for number in one.used)] for one in report.days]
+    table = _table(f"{title}, as numbers", ("day", "units", "allowed", "denied", "overage"), rows)
+    kind = "card owing" if name == "units" else "card"
+    return (
+        f'<section class="{kind}" aria-labelledby="{name}-heading"><div class="head"><h2 id="{name}-heading">{title}'
+        f'</h2><div class="legend" aria-hidden="true"><span>{legend[0]}</span><span class="upper">{legend[1]}</span>'
+        f"</div></div><figure>{stacked_bars(name, title, told, bars)}<figcaption>{escape(told)}</figcaption></figure>"
+        f"<details><summary>Numbers of each day</summary>{table}</details></section>"
+    )
+
+
+def _whole(parts: tuple[int, int]) -> int:
+    return parts[0] + parts[1]
+
+
+def _clients_table(report: MonthReport) -> str:
+    most = max((one.used.units for one in report.clients), default=0)
+    rows = [
+        [
+            _name(one.client),
+            _bar(one.used.units / most if most else 0, "used"),
+            _number(f"{one.used.units:,}"),
+            _number(f"{one.used.denied:,}"),
+        ]
+        for one in report.clients
+    ]
+    return _card("clients", "Clients with the most units", ("client", "share", "units", "denied"), rows)
+
+
+def _rules_table(report: MonthReport) -> str:
+    rows = [
+        [
+            _name(one.rule),
+            _bar(one.used.denial_rate, "denied"),
+            _number(percent(one.used.denial_rate)),
+            _number(f"{one.used.denied:,}"),
+            _number(f"{one.used.allowed:,}"),
+        ]
+        for one in report.rules
+    ]
+    return _card("rules", "Denial rates by rule", ("rule", "share", "denial rate", "denied", "allowed"), rows)
+
+
+def _lines_table(report: MonthReport) -> str:
+    lines = report.lines[:MOST_LINES]
+    rows = [
+        [_name(one.client), _name(one.rule, "td"), *(_number(f"{number:,}") for number in one.used)] for one in lines
+    ]
+    title = "Overage, for billing" if report.client is None else "Usage by rule"
+    more = len(report.lines) - len(lines)
+    note = f'<p class="muted">And {more:,} more lines: the CSV has all.</p>' if more else ""
+    return _card("lines", title, ("client", "rule", "units", "allowed", "denied", "overage"), rows, note)
+
+
+def _card(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
+    inside = _table(title, columns, rows) if rows else '<p class="muted">None in this month.</p>'
+    return (
+        f'<section class="card" aria-labelledby="{name}-heading"><div class="head"><h2 id="{name}-heading">{title}</h2>'
+        f"</div>{inside}{note}</section>"
+    )
+
+
+def _table(label: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of cells, which are HTML."""
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead><tr>'
+        f"{''.join(map(_heading, columns))}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _heading(column: str) -> str:
+    if column == "share":  # of a bar, which is a decoration
+        return f'<th scope="col"><span class="unseen">{column}</span></th>'
+    kind = "" if column in ("day", "client", "rule") else ' class="number"'
+    return f'<th scope="col"{kind}>{column}</th>'
+
+
+def _name(text: str, tag: str = "th") -> str:
+    scope = ' scope="row"' if tag == "th" else ""
+    return f'<{tag}{scope} class="name">{escape(visible(text))}</{tag}>'
+
+
+def _number(text: str) -> str:
+    return f'<td class="number">{escape(text)}</td>'
+
+
+def _bar(share: float, kind: str) -> str:
+    return f"<td>{share_bar(share, kind)}</td>"
