@@ -43,6 +43,7 @@ SERVER_FIXTURES = {
     "fresh_postgres",
     "pgbouncer",
     "memcached",
+    "memcached_pair",
     "fresh_memcached",
 }
 SERVER_STARTERS = {
@@ -166,6 +167,13 @@ def pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
 def memcached() -> Iterator[Memcached]:
     with memcached_servers() as (server,):
         yield server
+
+
+@pytest.fixture(scope="session")
+def memcached_pair() -> Iterator[list[Memcached]]:
+    """Two that share the keys of a storage."""
+    with memcached_servers(2) as servers:
+        yield servers
 
 
 @pytest.fixture
