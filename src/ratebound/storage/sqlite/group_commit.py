@@ -33,6 +33,7 @@ SWEEP_INTERVAL = 1.0  # seconds
 SWEPT = 100  # states that one sweep looks at, at least
 MOST_SWEPT = 400  # and at most, so that no decision waits for long
 SWEPT_FOR_EACH = 2  # states that are looked at for each new one: so dead ones never outnumber the living by much
+KEPT_EXPIRED = 60_000_000  # microseconds: a clock that steps back a little must not find its states gone
 # A process that has one transaction after the other leaves no time for others, which look at its lock now and then. So
 # a process that has had to wait for another one lately pauses regularly.
 STREAK = 0.01  # seconds of transactions without a pause
@@ -302,9 +303,12 @@ class GroupCommit:
         due = SWEPT_FOR_EACH * self._new_states
         if due < SWEPT and time.monotonic() < self._next_sweep:
             return
-        self._swept_until = sweep(cursor, self._swept_until, min(max(due, SWEPT), MOST_SWEPT), self._clock())
+        self._sweep(cursor, min(max(due, SWEPT), MOST_SWEPT))
         self._new_states = max(due - MOST_SWEPT, 0) // SWEPT_FOR_EACH
         self._next_sweep = time.monotonic() + random.uniform(0.5, 1.5) * SWEEP_INTERVAL
+
+    def _sweep(self, cursor: sqlite3.Cursor, most: int) -> None:
+        self._swept_until = sweep(cursor, self._swept_until, most, self._clock() - KEPT_EXPIRED)
 
     def _recover(self, connection: sqlite3.Connection | None, error: BaseException) -> None:
         """Do what an error calls for: close a connection that is of no more use, free room in a full database."""
@@ -313,7 +317,7 @@ class GroupCommit:
             return
         try:  # otherwise expired states would stay for as long as every call is about a new one
             connection.execute("BEGIN IMMEDIATE")
-            self._swept_until = sweep(connection.cursor(), self._swept_until, MOST_SWEPT, self._clock())
+            self._sweep(connection.cursor(), MOST_SWEPT)
             connection.execute("COMMIT")
         except sqlite3.Error:
             roll_back(connection)
