@@ -95,7 +95,7 @@ class SqliteStorage:
         """
         name = self.names.of(key, limit.numbers)
         found: dict[bytes, bytes] = {}
-        self._read(lambda connection: read_states(connection.cursor(), [name], found))
+        self._read(lambda connection: read_states(connection, [name], found))
         return holders_in(limit.numbers, found[name], self._clock())
 
     def read_document(self, name: str) -> Document:
@@ -122,15 +122,14 @@ class SqliteStorage:
 
     def _peeked(self, connection: sqlite3.Connection, group: StoredGroup) -> tuple[list[Row], list[StateChange]]:
         found: dict[bytes, bytes] = {}
-        cursor = connection.cursor()
         is_one = len(group.names) == 1
         if not is_one:
-            cursor.execute("BEGIN")  # one snapshot for all states of the group
+            connection.execute("BEGIN")  # one snapshot for all states of the group
         try:
-            read_states(cursor, group.names, found)
+            read_states(connection, group.names, found)
         finally:
             if not is_one:
-                cursor.execute("ROLLBACK")
+                connection.execute("ROLLBACK")
         return group.decide(found, "peek", self._clock())
 
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
