@@ -145,6 +145,7 @@ class LedgerWriter:
         self._error = reason
 
     def _write(self) -> None:
+        self._maintain()  # first, so that there is room for what is written
         while True:
             if not self._pending:
                 self._number_records(self._records())
@@ -161,7 +162,6 @@ class LedgerWriter:
         if self._error:
             log.warning("the ledger is written again")
             self._error = ""
-        self._maintain()
 
     def _number_records(self, records: list[UsageRecord]) -> None:
         # In one order for all writers: two that add to the same rows never wait for each other in a circle.
