@@ -40,7 +40,7 @@ TABLES = (
     " BEGIN SELECT RAISE(ABORT, 'ratebound_audit is append-only'); END",
     # OR REPLACE removes the old row without the trigger above.
     "CREATE TRIGGER IF NOT EXISTS ratebound_audit_replace BEFORE INSERT ON ratebound_audit"
-    " WHEN EXISTS (SELECT 1 FROM ratebound_audit WHERE id = NEW.id)"
+    " WHEN EXISTS (SELECT 1 FROM ratebound_audit WHERE id = NEW.id OR digest = NEW.digest)"
     " BEGIN SELECT RAISE(ABORT, 'ratebound_audit is append-only'); END",
     f"INSERT INTO ratebound_ledger SELECT {VERSION} WHERE NOT EXISTS (SELECT 1 FROM ratebound_ledger)",
 )
