@@ -13,14 +13,18 @@ answers has all nine fields of `outcome.Row`: compiled code accepts no other. Op
   Writing stores `content` as version + 1 and returns True, but only if `version` is still the stored one; else it
   changes nothing and returns False. Documents never expire, and `reset` does not touch them. `read_documents(names)`
   returns what `read_document` returns for each name, in one call: gates read several documents every second.
+- `refusal_of(limit)`: returns why the storage does not keep a limit, in words for the person who wrote the limit; "" if
+  it keeps it. Limiters, gates and policies ask it once for each limit that they are given, and raise InvalidLimit for
+  one that is refused. `evaluate` raises InvalidLimit, too, and charges nothing. A storage without it keeps all limits.
 - For its guard (see guarded.py): `deadline`, the seconds by which every call of it has ended; `nodes_of(group)`, the
   servers that a group is on; `nodes_of_document(name)`, those that a document is on; `loops` of a storage for tasks,
   the event loops in which it has something to close.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from ratebound.errors import InvalidLimit
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 
@@ -90,6 +94,21 @@ def holders_of(storage: Any) -> Callable[[str, Limit], Any]:
     if found is None:
         raise TypeError(f"{type(storage).__name__} cannot list the holders of slots: it has no method 'holders'")
     return found
+
+
+def refusal_of(storage: Any, limit: Limit) -> str:
+    """Return why a storage does not keep a limit; "" if it does."""
+    find: Callable[[Limit], str] | None = getattr(storage, "refusal_of", None)
+    return "" if find is None else find(limit)
+
+
+def refuse_unkept(storage: Any, limits: Iterable[Limit]) -> None:
+    """Raise InvalidLimit if a storage does not keep one of these limits."""
+    find: Callable[[Limit], str] | None = getattr(storage, "refusal_of", None)
+    for limit in () if find is None else limits:
+        reason = refusal_of(storage, limit)
+        if reason:
+            raise InvalidLimit(f"the storage cannot keep {limit.text!r}: {reason}")
 
 
 def keeps_documents(storage: Any) -> bool:
