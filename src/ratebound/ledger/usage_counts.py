@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
 
 from ratebound.compiling import COMPILED
-from ratebound.decision import Decision
+from ratebound.decision import Decision, OneLimitDecision
 from ratebound.events import Decided, Settled
 from ratebound.limit import Limit
 from ratebound.outcome import DegradedRows, Row
@@ -112,19 +112,23 @@ class UsageCounts:
             self._denied(decision, endpoint)
             return
         decision._endpoint = endpoint
-        asks = decision.asks
-        if len(asks) > 1:
-            self._allowed(decision, endpoint)
-            return
-        # Nearly every decision, in as few calls as possible.
-        key, limits, cost, _, _ = asks[0]
+        # Nearly every decision is about one key: it is counted in as few calls as possible.
+        if isinstance(decision, OneLimitDecision):
+            key, limits, cost, at = decision._key, decision._plan.limits, decision._cost, decision._answer[5]
+        else:
+            asks = decision.asks
+            if len(asks) > 1:
+                self._allowed(decision, endpoint)
+                return
+            key, limits, cost, _, _ = asks[0]
+            at = decision.at
         rule = self._rules.get(limits[0].name)
         if rule is None or rule.limits is not limits:
             rule = self._new_rule(limits)
         if rule.is_metered:
             self._allowed(decision, endpoint)
             return
-        place: EntryKey = (decision.at // self._bucket_us, key, rule.rule, endpoint)
+        place: EntryKey = (at // self._bucket_us, key, rule.rule, endpoint)
         with self._lock:
             entry = self._entries.get(place)
             if entry is not None:
