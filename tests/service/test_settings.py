@@ -118,7 +118,7 @@ def test_the_ledger_has_settings_of_its_own(tmp_path: Path) -> None:
     assert found is not None
     assert (found.url, found.clients, found.secret) == (given["ledger"], "digest", "0123456789abcdef0123456789abcdef")
     assert (found.every, found.bucket, found.keep) == (5.0, "15 minutes", "400 days")
-    assert found.secret not in repr(found)
+    assert str(found.secret) not in repr(found)
     assert read_settings({}, environ={}).ledger is None
 
 

@@ -42,7 +42,7 @@ def _heading(report: MonthReport) -> Text:
     text = Text(f"Usage in {MONTHS[int(month) - 1]} {year}", style="bold")
     if report.client is not None:
         text.append(f": {shown(report.client)}")
-    return text.append(f"   days of {report.zone}. {EACH_RULE}", style="not bold dim")
+    return text.append(f"\nDays of {report.zone}. {EACH_RULE}", style="not bold dim")
 
 
 def _totals(total: UsedUnits) -> Text:
@@ -65,7 +65,7 @@ def _days(report: MonthReport) -> Table:
             bar(max(0, used.units) / most if most else 0, BAR, "blue"),
             f"{used.units:,}",
             f"{used.overage:,}" if used.overage else "",
-            f"{used.denied:,}",
+            f"{used.denied:,}" if used.denied else "",
             bar(used.denial_rate, SMALL_BAR // 2, "red"),
         )
     return table
