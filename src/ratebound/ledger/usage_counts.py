@@ -63,7 +63,17 @@ class UsageCounts:
     room: then somebody has to `take` them.
     """
 
-    __slots__ = ("_bucket_us", "_entries", "_half", "_lock", "_on_half_full", "_rule_names", "_rules", "endpoint_of", "most")
+    __slots__ = (
+        "_bucket_us",
+        "_entries",
+        "_half",
+        "_lock",
+        "_on_half_full",
+        "_rule_names",
+        "_rules",
+        "endpoint_of",
+        "most",
+    )
 
     ignores_verdicts: ClassVar[bool] = True
 
