@@ -98,6 +98,10 @@ def _wait_for(page: str) -> None:
     }.items():
         if page == name and not all(find_spec(module) for module in modules):
             pytest.skip("not there yet")
+    if page == "docs/memcached.md" and not any(
+        "refusal" in path.read_text() for path in (ROOT / "src/ratebound").glob("*.py")
+    ):
+        pytest.skip("not there yet")
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:
