@@ -98,7 +98,7 @@ def _wait_for(page: str) -> None:
     }.items():
         if page == name and not all(find_spec(module) for module in modules):
             pytest.skip("not there yet")
-    if page == "docs/memcached.md" and "refus" not in (ROOT / "src/ratebound/limiter.py").read_text():
+    if page == "docs/memcached.md" and "refuse_unkept" not in (ROOT / "src/ratebound/limiter.py").read_text():
         pytest.skip("not there yet")
 
 
