@@ -33,6 +33,7 @@ def test_init_makes_the_tables_once_and_show_tells_what_is_in_them(url: str) -> 
     made = run("init", url)
     assert made.exit_code == 0, made.output
     assert "the tables of the states are made: version 1" in made.output
+    assert "the tables of the ledger are made: version 1" in made.output
     assert "are there already" in run("init", url).output
     with Limiter("10/hour", storage=f"{url}?timeout=5", failure="raise") as limiter:
         limiter.hit("a")
@@ -40,7 +41,7 @@ def test_init_makes_the_tables_once_and_show_tells_what_is_in_them(url: str) -> 
     assert shown["states"] == 1
     assert shown["expired_states"] == 0
     assert shown["logged"] is True
-    assert shown["versions"]["states"] == 1
+    assert shown["versions"] == {"ledger": 1, "states": 1}
     assert shown["server"].startswith("PostgreSQL 1")
     assert shown["size"] > 0
     for output in (missing.output, made.output, run("show", url).output, json.dumps(shown)):
@@ -49,6 +50,7 @@ def test_init_makes_the_tables_once_and_show_tells_what_is_in_them(url: str) -> 
 
 def test_unlogged_states_are_shown_as_such(url: str) -> None:
     assert run("init", url, "--unlogged", "--no-ledger").exit_code == 0
+    assert json.loads(run("show", url, "--json").output)["versions"] == {"states": 1}
     assert "no: states are lost when the server crashes" in run("show", url).output
 
 
