@@ -55,10 +55,11 @@ Rows = list[tuple[bytes | None, ...]]
 
 
 class Answer(NamedTuple):
-    """The answer to one statement: its rows, and the number of rows that it touched."""
+    """The answer to one statement: its rows, the number of rows that it touched, and PostgreSQL's tag of it."""
 
     rows: Rows
     touched: int
+    tag: bytes | None
 
 
 class Link:
@@ -155,7 +156,7 @@ def _answer(result: Any) -> Answer:
     columns = range(result.nfields)
     value = result.get_value
     rows = [tuple([value(row, column) for column in columns]) for row in range(result.ntuples)]
-    return Answer(rows, result.command_tuples or 0)
+    return Answer(rows, result.command_tuples or 0, result.command_status)
 
 
 def _server_error(result: Any) -> ServerError:

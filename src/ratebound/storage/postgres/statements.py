@@ -64,9 +64,15 @@ class Statements:
             f" {upsert} expires = excluded.expires WHERE false",
             BYTEAS,
         )
-        # A statement of its own, because its snapshot must be of after the locks, and so must its clock.
-        self.read_one = made("read_one", f"SELECT name, state, {NOW} FROM {states} WHERE name = $1", BYTEA)
-        self.read = made("read", f"SELECT name, state, {NOW} FROM {states} WHERE name = ANY ($1)", BYTEAS)
+        # A statement of its own, because its snapshot must be of after the locks, and so must its clock. A timeout
+        # must not end a COMMIT that waits for a standby: the server would answer that it has committed.
+        unbounded = "set_config('statement_timeout', '0', true)"
+        self.unbounded = made("unbounded", f"SELECT {unbounded}")
+        for_one, for_all = f"FROM {states} WHERE name = $1", f"FROM {states} WHERE name = ANY ($1)"
+        self.read_locked_one = made("read_locked_one", f"SELECT name, state, {NOW}, {unbounded} {for_one}", BYTEA)
+        self.read_locked = made("read_locked", f"SELECT name, state, {NOW}, {unbounded} {for_all}", BYTEAS)
+        self.read_one = made("read_one", f"SELECT name, state, {NOW} {for_one}", BYTEA)
+        self.read = made("read", f"SELECT name, state, {NOW} {for_all}", BYTEAS)
         self.write_one = made(
             "write_one", f"UPDATE {states} SET state = $2, expires = $3 WHERE name = $1", BYTEA, BYTEA, INT8
         )

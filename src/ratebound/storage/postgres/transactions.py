@@ -46,6 +46,7 @@ class Transactions:
 
     def __init__(self, address: PostgresAddress, clock: Clock | None) -> None:
         self._statements = Statements(address)
+        self._unbounded = Bound(self._statements.unbounded)
         self._names = StateNames(address.secret)
         self._clock = clock
         self._timeout = address.timeout
@@ -64,14 +65,15 @@ class Transactions:
             return []
         is_one = len(names) == 1
         wanted = names[0] if is_one else array(BYTEA, names)
-        read = Bound(statements.read_one if is_one else statements.read, (wanted,))
         if mode == "peek":
+            read = Bound(statements.read_one if is_one else statements.read, (wanted,))
             answer, clock = yield from link.exchange((read, CLOCK), ends)
             rows, changes = self._decided(groups, answer, integer(clock.rows[0][0]), mode)
             if not changes:
                 return _all_rows(rows)
             # The clock has stepped back, so that a state must be repaired: decide again with the locks.
         lock = Bound(statements.lock_one if is_one else statements.lock, (wanted,))
+        read = Bound(statements.read_locked_one if is_one else statements.read_locked, (wanted,))
         *_, answer = yield from link.exchange((BEGIN, self._settings(ends), lock, read), ends)
         if not answer.rows:
             raise StorageError(HIDDEN, undone=True)
@@ -87,7 +89,7 @@ class Transactions:
     ) -> tuple[list[Sequence[Row] | StorageError], dict[bytes, StateChange]]:
         """Decide groups one after the other, and return their rows or errors, and what has to be written."""
         now = now if self._clock is None else self._clock()
-        found = {name or b"": state or b"" for name, state, _ in read.rows}
+        found = {row[0] or b"": row[1] or b"" for row in read.rows}
         answers: list[Sequence[Row] | StorageError] = []
         written: dict[bytes, StateChange] = {}
         for group in groups:
@@ -117,7 +119,7 @@ class Transactions:
 
         def reset(link: Link, ends: float) -> Steps[None]:
             lock, remove = Bound(statements.lock_there, (names,)), Bound(statements.remove, (names,))
-            yield from self._commit(link, (BEGIN, self._settings(ends), lock, remove), ends)
+            yield from self._commit(link, (BEGIN, self._settings(ends), lock, remove, self._unbounded), ends)
 
         return reset
 
@@ -152,7 +154,7 @@ class Transactions:
             bound = Bound(self._statements.next_document, (*values, int8(version)))
 
         def write(link: Link, ends: float) -> Steps[bool]:
-            answers = yield from self._commit(link, (BEGIN, self._settings(ends), bound), ends)
+            answers = yield from self._commit(link, (BEGIN, self._settings(ends), bound, self._unbounded), ends)
             return answers[2].touched == 1
 
         return write
@@ -192,7 +194,10 @@ class Transactions:
     def _commit(self, link: Link, bound: Sequence[Bound], ends: float) -> Steps[list[Answer]]:
         """Send statements and a COMMIT. Raises StorageError if it is unknown whether that was done."""
         try:
-            return (yield from link.exchange((*bound, COMMIT), ends))
+            answers = yield from link.exchange((*bound, COMMIT), ends)
+            if answers[-1].tag != b"COMMIT":  # PostgreSQL answers so if the transaction had failed before
+                raise LinkLost("the transaction was not committed")
+            return answers
         except LinkLate:
             raise TooLate(
                 f"PostgreSQL did not answer within {self._timeout:g} s; it is unknown whether it committed"
