@@ -43,8 +43,9 @@ class Statements:
         def made(name: str, text: str, *types: int) -> Statement:
             return Statement(text.encode(), f"ratebound_{name}".encode(), types)
 
-        # A stopped process gives its locks back after `idle_in_transaction_session_timeout`. Settings end with the
-        # transaction: PgBouncer gives the connection to others.
+        # The timeouts end a wait for a lock, but no COMMIT that waits for a standby. A stopped process gives its locks
+        # back after `idle_in_transaction_session_timeout`. Settings end with the transaction: PgBouncer gives the
+        # connection to others.
         names = ["lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"]
         calls = [f"set_config('{name}', ${place}, true)" for name, place in zip(names, (1, 1, 2), strict=True)]
         if address.synchronous_commit:
@@ -64,15 +65,9 @@ class Statements:
             f" {upsert} expires = excluded.expires WHERE false",
             BYTEAS,
         )
-        # A statement of its own, because its snapshot must be of after the locks, and so must its clock. A timeout
-        # must not end a COMMIT that waits for a standby: the server would answer that it has committed.
-        unbounded = "set_config('statement_timeout', '0', true)"
-        self.unbounded = made("unbounded", f"SELECT {unbounded}")
-        for_one, for_all = f"FROM {states} WHERE name = $1", f"FROM {states} WHERE name = ANY ($1)"
-        self.read_locked_one = made("read_locked_one", f"SELECT name, state, {NOW}, {unbounded} {for_one}", BYTEA)
-        self.read_locked = made("read_locked", f"SELECT name, state, {NOW}, {unbounded} {for_all}", BYTEAS)
-        self.read_one = made("read_one", f"SELECT name, state, {NOW} {for_one}", BYTEA)
-        self.read = made("read", f"SELECT name, state, {NOW} {for_all}", BYTEAS)
+        # A statement of its own, because its snapshot must be of after the locks, and so must its clock.
+        self.read_one = made("read_one", f"SELECT name, state, {NOW} FROM {states} WHERE name = $1", BYTEA)
+        self.read = made("read", f"SELECT name, state, {NOW} FROM {states} WHERE name = ANY ($1)", BYTEAS)
         self.write_one = made(
             "write_one", f"UPDATE {states} SET state = $2, expires = $3 WHERE name = $1", BYTEA, BYTEA, INT8
         )

@@ -1,4 +1,4 @@
-"""What a storage does on a connection, each as a flow (see steps.py) that threads and tasks run alike.
+"""Decisions and all else that a storage does on a connection: flows (see steps.py) that threads and tasks run alike.
 
 A decision takes two trips. The first begins a transaction, locks the states and reads them, with the database's clock.
 The second writes what the kernels have changed and commits. A denial writes nothing: the locks are given back without
@@ -16,7 +16,7 @@ from ratebound.outcome import Row
 from ratebound.storage import Document, HeldSlot
 from ratebound.storage.blame import TooLate
 from ratebound.storage.postgres.address import PostgresAddress
-from ratebound.storage.postgres.connect import Answer, Bound, Link
+from ratebound.storage.postgres.connect import Bound, Link, StatementAnswer
 from ratebound.storage.postgres.failure import LinkLate, LinkLost, ServerError
 from ratebound.storage.postgres.statements import (
     BEGIN,
@@ -46,7 +46,6 @@ class Transactions:
 
     def __init__(self, address: PostgresAddress, clock: Clock | None) -> None:
         self._statements = Statements(address)
-        self._unbounded = Bound(self._statements.unbounded)
         self._names = StateNames(address.secret)
         self._clock = clock
         self._timeout = address.timeout
@@ -65,15 +64,14 @@ class Transactions:
             return []
         is_one = len(names) == 1
         wanted = names[0] if is_one else array(BYTEA, names)
+        read = Bound(statements.read_one if is_one else statements.read, (wanted,))
         if mode == "peek":
-            read = Bound(statements.read_one if is_one else statements.read, (wanted,))
             answer, clock = yield from link.exchange((read, CLOCK), ends)
             rows, changes = self._decided(groups, answer, integer(clock.rows[0][0]), mode)
             if not changes:
                 return _all_rows(rows)
             # The clock has stepped back, so that a state must be repaired: decide again with the locks.
         lock = Bound(statements.lock_one if is_one else statements.lock, (wanted,))
-        read = Bound(statements.read_locked_one if is_one else statements.read_locked, (wanted,))
         *_, answer = yield from link.exchange((BEGIN, self._settings(ends), lock, read), ends)
         if not answer.rows:
             raise StorageError(HIDDEN, undone=True)
@@ -85,7 +83,7 @@ class Transactions:
         return _all_rows(rows)
 
     def _decided(
-        self, groups: Sequence[StoredGroup], read: Answer, now: int, mode: Mode
+        self, groups: Sequence[StoredGroup], read: StatementAnswer, now: int, mode: Mode
     ) -> tuple[list[Sequence[Row] | StorageError], dict[bytes, StateChange]]:
         """Decide groups one after the other, and return their rows or errors, and what has to be written."""
         now = now if self._clock is None else self._clock()
@@ -119,7 +117,7 @@ class Transactions:
 
         def reset(link: Link, ends: float) -> Steps[None]:
             lock, remove = Bound(statements.lock_there, (names,)), Bound(statements.remove, (names,))
-            yield from self._commit(link, (BEGIN, self._settings(ends), lock, remove, self._unbounded), ends)
+            yield from self._commit(link, (BEGIN, self._settings(ends), lock, remove), ends)
 
         return reset
 
@@ -154,7 +152,7 @@ class Transactions:
             bound = Bound(self._statements.next_document, (*values, int8(version)))
 
         def write(link: Link, ends: float) -> Steps[bool]:
-            answers = yield from self._commit(link, (BEGIN, self._settings(ends), bound, self._unbounded), ends)
+            answers = yield from self._commit(link, (BEGIN, self._settings(ends), bound), ends)
             return answers[2].touched == 1
 
         return write
@@ -191,7 +189,7 @@ class Transactions:
         idle = str(int(1000 * max(1.0, 4 * self._timeout))).encode()
         return Bound(self._statements.settings, (most, idle))
 
-    def _commit(self, link: Link, bound: Sequence[Bound], ends: float) -> Steps[list[Answer]]:
+    def _commit(self, link: Link, bound: Sequence[Bound], ends: float) -> Steps[list[StatementAnswer]]:
         """Send statements and a COMMIT. Raises StorageError if it is unknown whether that was done."""
         try:
             answers = yield from link.exchange((*bound, COMMIT), ends)
