@@ -5,17 +5,13 @@ process that ends with its context, and with the run.
 """
 
 import asyncio
-import ctypes
 import http.client
 import itertools
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import sysconfig
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,7 +26,7 @@ from ratebound.service.connections import Bounds, Connections
 from ratebound.service.engine import Engine
 from ratebound.service.http1 import Answer, Handle, Http1Connection, HttpRequest, response
 from ratebound.service.routes import ServiceRoutes
-from tests.servers import HOST, PR_SET_PDEATHSIG, free_port, wait_until
+from tests.servers import HOST, dying_with_us, free_port, wait_until
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "proxies"
 PACKAGES = {"nginx": "nginx-light", "haproxy": "haproxy"}
@@ -304,18 +300,15 @@ def running_proxy(
     """Start a proxy, and stop it whatever happens. Its port is given. `changes` are made in its configuration."""
     ports = Ports(free_port(), service, application, tuple(changes))
     command = COMMANDS[name](ports, folder)
-    libc = ctypes.CDLL(None)
     home = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    with (folder / "output").open("wb") as output, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # since 3.12: a preexec_fn while there are threads
+    with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            command,
+            dying_with_us(command),
             cwd=folder,
             env={**os.environ, **home},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=(lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)) if sys.platform == "linux" else None,
         )
     try:
         wait_until(lambda: _is_up(process, ports.listen, folder), 60, f"{name} is up")

@@ -5,7 +5,6 @@ servers in a thread that lasts; elsewhere atexit does what it can.
 """
 
 import atexit
-import ctypes
 import os
 import random
 import secrets
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +29,7 @@ from redis.retry import Retry
 HOST = "127.0.0.1"
 SLOTS = 16384
 PR_SET_PDEATHSIG = 1
+LAUNCHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 PACKAGES = {"redis-cli": "redis-tools", "h2load": "nghttp2-client"}  # where it is not the name of the program
 
 # Workers that run beside each other take their ports from ranges of their own: one that is free now may be that of a
@@ -50,6 +49,18 @@ def needs(*programs: str) -> None:
     if os.environ.get("CI"):
         raise RuntimeError(reason)
     pytest.skip(reason)
+
+
+def dying_with_us(command: Sequence[str]) -> list[str]:
+    """Return a command that does the same, and that the kernel kills when the thread that starts it dies.
+
+    A preexec_fn would need a real fork, which takes long in a worker of pytest with all its tests, and which grpcio
+    does not survive in a process with its threads.
+    """
+    if sys.platform != "linux":
+        return [*command]
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else [sys.executable, "-c", LAUNCHER, *command]
 
 
 def free_port() -> int:
@@ -142,24 +153,14 @@ class Server:
         self.wait_until_up()
 
     def spawn(self) -> None:
-        parent = os.getpid()
-        libc = ctypes.CDLL(None)
-
-        def die_with_parent() -> None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it died before we asked
-                os._exit(1)
-
         command = ["redis-server", str(self.folder / "server.conf"), *self._options]
-        with (self.folder / "log").open("ab") as log, warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # since 3.12: a preexec_fn while there are threads
+        with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                command,
+                dying_with_us(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # control-C is for the run, which then ends its servers
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
             )
         atexit.register(self.kill)
 

@@ -5,14 +5,11 @@ the speed of the machine nor an earlier burst makes a difference. A burst that t
 concurrent requests count, the response is a file that nginx sends slowly: a request ends when its client goes away.
 """
 
-import ctypes
 import itertools
 import random
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -27,7 +24,7 @@ from ratebound.policy.imports import import_nginx
 from ratebound.testing import FakeClock
 from tests.policy.gates import decide, gate_of, passes, request
 from tests.policy_cli.test_import_choice import ASKED, PREFIXES
-from tests.servers import HOST, PR_SET_PDEATHSIG, free_port
+from tests.servers import HOST, dying_with_us, free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not on the PATH: install nginx-light")
@@ -57,13 +54,10 @@ def _nginx(http: str, folder: Path) -> Iterator[int]:
         f"daemon off; master_process off; pid {folder}/pid; error_log {folder}/log; events {{ }}\n"
         f"http {{ access_log off; {temporary} root {folder}; {http.replace('PORT', f'{HOST}:{port}')} }}"
     )
-    libc = ctypes.CDLL(None)
     process = subprocess.Popen(
-        [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "log")],
+        dying_with_us([NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "log")]),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        # It dies with a run that is killed, too.
-        preexec_fn=(lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)) if sys.platform == "linux" else None,
     )
     try:
         _wait_for(process, port, folder / "log")

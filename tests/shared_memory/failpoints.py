@@ -6,7 +6,7 @@ fills its bytes with zeros, then stores number after number, so it is made in tw
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from mmap import mmap
 from struct import Struct
@@ -25,15 +25,18 @@ class Failpoints:
     def __init__(self) -> None:
         self.passed = 0
         self.kill_at = -1
+        self._at_each: Callable[[], object] | None = None
 
-    def start(self, kill_at: int = -1) -> None:
-        """Count from 0 again."""
-        self.passed, self.kill_at = 0, kill_at
+    def start(self, kill_at: int = -1, at_each: Callable[[], object] | None = None) -> None:
+        """Count from 0 again, and call `at_each` at every failpoint."""
+        self.passed, self.kill_at, self._at_each = 0, kill_at, at_each
 
     def point(self) -> None:
         """Pass a failpoint, or end here."""
         if self.passed == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._at_each is not None:
+            self._at_each()
         self.passed += 1
 
 

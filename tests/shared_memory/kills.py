@@ -63,6 +63,15 @@ def marks_of(scene: Scene) -> tuple[int, ...]:
     return tuple(scene.cells.memory[scene.cells.mark_at(shard)] for shard in range(16))
 
 
+def marks_at_stores(scene: Scene, work: Callable[[], object]) -> list[tuple[int, ...]]:
+    """Do something, and return the marks of all shards at each failpoint."""
+    found: list[tuple[int, ...]] = []
+    failpoints.start(at_each=lambda: found.append(marks_of(scene)))
+    work()
+    failpoints.start()
+    return found
+
+
 class Enumeration:
     """An operation, and the states before it and after it."""
 

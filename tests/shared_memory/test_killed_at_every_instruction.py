@@ -15,9 +15,10 @@ import pytest
 
 from ratebound.storage import shared_memory
 from tests.builds import needs_pure_build
+from tests.shared_memory.conftest import RunApart
 from tests.shared_memory.kills import Enumeration, in_a_child
 from tests.shared_memory.kinds_of_locks import LOCKS
-from tests.shared_memory.operations import OPERATIONS, Operation, Scene
+from tests.shared_memory.operations import OPERATIONS, Scene
 
 LONG = os.environ.get("RATEBOUND_LONG") == "1"
 FOLDER = str(Path(shared_memory.__file__).parent)
@@ -29,7 +30,6 @@ STEPS = {  # of the instructions, every so manieth is a kill, if time is short
     "reset of a log": 67,
     "slots released together with a refund": 149,
 }
-CHOSEN = [operation for operation in OPERATIONS if operation.name in STEPS]
 
 pytestmark = needs_pure_build
 
@@ -64,29 +64,32 @@ def killed_at(work: Callable[[], object], instruction: int) -> None:
     assert os.WIFSIGNALED(status), f"the child ended by itself: {status}"
 
 
-@pytest.mark.parametrize("locks", LOCKS)
-@pytest.mark.parametrize(
-    "operation",
-    [operation for operation in OPERATIONS if operation.name in STEPS],
-    ids=lambda operation: operation.name,
-)
-def test_a_worker_killed_at_any_instruction_leaves_all_or_nothing(
-    operation: Operation, locks: str, tmp_path: Path
-) -> None:
-    scene = Scene(str(tmp_path), locks)
-    enumeration = Enumeration(scene, operation)
+def kill_at_instructions(name: str, locks: str, folder: str) -> None:
+    """Kill a worker at the instructions of an operation, at one after the other."""
+    (operation,) = (operation for operation in OPERATIONS if operation.name == name)
+    enumeration = Enumeration(Scene(folder, locks), operation)
     for _ in range(2):  # the first time fills caches, which takes more instructions
         enumeration.begin.restore()
         instructions = traced(enumeration.act, -1)
     assert instructions > 100
-    for instruction in range(0, instructions, 1 if LONG else STEPS[operation.name]):
+    step = 1 if LONG else STEPS[name]
+    for instruction in range(LOCKS.index(locks) * step // 2, instructions, step):
         enumeration.begin.restore()
         killed_at(enumeration.act, instruction)
         enumeration.check()
 
 
-def test_a_worker_killed_while_it_writes_a_document_leaves_the_old_one_or_the_new_one(tmp_path: Path) -> None:
-    storage = Scene(str(tmp_path)).storage
+@pytest.mark.parametrize("locks", LOCKS)
+@pytest.mark.parametrize("name", STEPS)
+def test_a_worker_killed_at_any_instruction_leaves_all_or_nothing(
+    name: str, locks: str, run_apart: RunApart, tmp_path: Path
+) -> None:
+    run_apart(kill_at_instructions, name, locks, str(tmp_path))
+
+
+def kill_while_writing(folder: str) -> None:
+    """Kill a worker at the instructions of a write of a document."""
+    storage = Scene(folder).storage
     version, old, new = 0, b"old", b"new"
 
     def write() -> None:
@@ -101,8 +104,13 @@ def test_a_worker_killed_while_it_writes_a_document_leaves_the_old_one_or_the_ne
         version = found[0]
         if not os.WIFSIGNALED(status):
             assert found[1] == new
-            break
-    else:
-        pytest.fail("the write never ended")
+            return
+    raise AssertionError("the write never ended")
+
+
+def test_a_worker_killed_while_it_writes_a_document_leaves_the_old_one_or_the_new_one(
+    run_apart: RunApart, tmp_path: Path
+) -> None:
+    run_apart(kill_while_writing, str(tmp_path))
     for left in tmp_path.iterdir():  # a file that was never renamed is as long as a document, and goes with the zone
         assert left.name.startswith("ratebound-")

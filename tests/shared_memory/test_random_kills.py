@@ -20,6 +20,7 @@ import pytest
 from ratebound import Check, Limit, Limiter
 from ratebound.limit import ALGORITHMS
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
+from tests.shared_memory.conftest import RunApart
 from tests.shared_memory.kinds_of_locks import LOCKS
 from tests.shared_memory.zone_check import check_zone
 
@@ -95,13 +96,13 @@ def started(storage: SharedMemoryStorage, accounts: Accounts, worker: int) -> in
     return child
 
 
-@pytest.mark.parametrize("locks", LOCKS)
-def test_workers_killed_at_random_lose_no_grant_and_leave_the_zone_whole(locks: str, tmp_path: Path) -> None:
+def kill_at_random(locks: str, folder: str) -> None:
+    """Kill worker after worker while they hit, then compare the zone with what they were granted."""
     begin = time.monotonic_ns()
     storage = SharedMemoryStorage(
         "kills",
         size=1 << 20,
-        directory=str(tmp_path),
+        directory=folder,
         deadline=60,
         clock=lambda: 1_700_000_000_000_000 + (time.monotonic_ns() - begin) // 1_000,
         locks=locks,
@@ -134,3 +135,10 @@ def test_workers_killed_at_random_lose_no_grant_and_leave_the_zone_whole(locks: 
     for key in shard_keys.values():
         zone.evaluate([(key, (LIMITS[0],), 1, None, None)], "peek", 0.0)  # every lock is free
     check_zone(zone.cells, zone.owner.geometry)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("locks", LOCKS)
+def test_workers_killed_at_random_lose_no_grant_and_leave_the_zone_whole(
+    locks: str, run_apart: RunApart, tmp_path: Path
+) -> None:
+    run_apart(kill_at_random, locks, str(tmp_path))

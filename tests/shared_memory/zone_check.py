@@ -65,11 +65,12 @@ def check_zone(cells: Cells, geometry: Geometry) -> None:
 
 def _free_blocks(cells: Cells, geometry: Geometry, shard: int) -> list[int]:
     found: list[int] = []
-    block = ONE.unpack_from(cells.memory, cells.head_at(shard) + FREE)[0]
+    memory, blocks, blocks_at = cells.memory, geometry.blocks, geometry.blocks_at  # read once: they are computed
+    block = ONE.unpack_from(memory, cells.head_at(shard) + FREE)[0]
     while block:
         found.append(block)
-        assert len(found) <= geometry.blocks, f"the free blocks of shard {shard} have no end"
-        block = _next(cells, geometry, block)
+        assert len(found) <= blocks, f"the free blocks of shard {shard} have no end"
+        block = ONE.unpack_from(memory, blocks_at + (block - 1) * 256)[0]
     return found
 
 

@@ -94,6 +94,8 @@ class Supervisor:
             self.policy = PolicyFile(settings.policy, functions=functions, every=0)
         try:
             check_storage_is_installed(settings.storage or self.policy_now.storage)
+            if settings.ledger is not None:
+                check_storage_is_installed(settings.ledger.url)
         except ModuleNotFoundError as error:
             raise StartError(str(error)) from None
         self._kept = KeptLimits(refusals_by_url(settings.storage or self.policy_now.storage))
@@ -206,6 +208,8 @@ class Supervisor:
                 " them. Set RATEBOUND_SECRET or --secret-file"
             )
         log.info("states are kept in %s", hidden(self.storage)[1:-1])
+        if self.settings.ledger is not None:
+            log.info("usage is recorded in %s", hidden(self.settings.ledger.url)[1:-1])
 
     def _worker(self, slot: int) -> Callable[[int, int], None]:
         def run(started: int, supervisor: int) -> None:

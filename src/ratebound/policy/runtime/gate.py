@@ -724,7 +724,7 @@ class Gate(_PolicyGate):
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
-            _tell(decider.listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin, request)
         return verdict
 
     def _deliberate(self, flow: Generator[Step, Any, T]) -> T:
@@ -835,7 +835,7 @@ class AsyncGate(_PolicyGate):
                 return None
             verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
         if begin:
-            _tell(decider.listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin, request)
         return verdict
 
     def hold(self, verdict: Verdict) -> list[object]:
@@ -1086,7 +1086,7 @@ class AsyncGate(_PolicyGate):
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
-            _tell(decider.listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin, request)
         return verdict
 
     async def _deliberate(self, flow: Generator[Step, Any, T]) -> T:
@@ -1148,10 +1148,10 @@ def _refuse_to_await(answer: Any) -> NoReturn:
     raise TypeError("a function of the policy returned something to await: it is for AsyncGate")
 
 
-def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> None:
+def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float, request: RequestView) -> None:
     seconds = time.perf_counter() - begin
     if verdict.decision is not None:
-        tell_decided(listeners, verdict.decision, seconds)
+        tell_decided(listeners, verdict.decision, seconds, request)
     tell_verdict(listeners, verdict, seconds)
 
 
