@@ -19,12 +19,12 @@ class ClientNames:
             raise ValueError(f"cannot use clients={clients!r}: expected 'digest' or 'name'")
         if secret is not None and (not isinstance(secret, str | bytes) or not secret):
             raise ValueError("the secret of a ledger must be a text or bytes, and not empty")
-        self._is_clear = clients == "name"
-        if not self._is_clear and secret is None:
+        self.is_clear = clients == "name"
+        if not self.is_clear and secret is None:
             raise ValueError(
                 "digests of clients need a secret that all processes share: give secret=…, or clients='name'"
             )
-        self._name: Callable[[str], str] = naming(secret or LONG_NAMES, clear=self._is_clear)
+        self._name: Callable[[str], str] = naming(secret or LONG_NAMES, clear=self.is_clear)
 
     def under(self, key: str) -> str:
         """Return the name of the client that is counted under a key."""
@@ -35,7 +35,7 @@ class ClientNames:
         that the ledger has told. Raises ValueError."""
         if not isinstance(client, str) or not client:
             raise ValueError(f"expected the name of a client like 'user:42' or '203.0.113.7', not {client!r}")
-        if DIGEST.fullmatch(client) and not self._is_clear:
+        if DIGEST.fullmatch(client) and not self.is_clear:
             return client
         try:
             name = canonical_client(client)

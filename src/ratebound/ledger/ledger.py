@@ -131,6 +131,11 @@ class Ledger:
         self.close()
 
     @property
+    def keeps_names(self) -> bool:
+        """True if clients are written by name, and not as digests."""
+        return self._names.is_clear
+
+    @property
     def state(self) -> LedgerState:
         """The state of writing in this process."""
         return self._writer.state
