@@ -11,7 +11,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto -
 ON_COMPILED := PYTHONPATH=$(CURDIR)/build/compiled RATEBOUND_EXPECT_COMPILED=1
 
 .DEFAULT_GOAL := help
-.PHONY: help run api demo test compiled wheel check check-types check-compiles check-style check-imports test-long bench bench-quick pictures lock clean
+.PHONY: help run api demo test compiled wheel check check-types check-compiles check-style check-imports check-tests servers test-long bench bench-quick pictures lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,27 +28,34 @@ demo: .venv/ready  ## play the same traffic through all algorithms, side by side
 	@echo "Next: $(BIN)/ratebound explain \"10/second burst 20; 500/hour\""
 	@echo "      $(BIN)/ratebound --help, README.md, docs/algorithms.md"
 
-test: .venv/ready  ## the whole suite: checks, pytest in parallel, the core again on the compiled wheel; brings the servers
-	@$(MAKE) --no-print-directory --jobs=4 check-types check-style check-imports compiled
-	@tools/get_servers
+test:  ## the whole suite: checks, pytest in parallel, the core again on the compiled wheel; brings the servers
+	@$(MAKE) --no-print-directory --jobs=4 servers compiled check-types check-tests check-style check-imports
 	$(PYTEST)
 	RATEBOUND_EXAMPLES=25 $(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting $(ZONES) $(SERVICE)
 
 check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the modules that it compiles
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-compiles check-style check-imports
 
-check-types:
+check-types: .venv/ready
 	$(BIN)/mypy
 
-check-compiles:
+check-compiles: .venv/ready
 	$(BIN)/python tools/compile_modules.py check
 
-check-style:
+check-style: .venv/ready
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-check-imports:
+check-imports: .venv/ready
 	$(BIN)/lint-imports --no-cache
+
+# All tests can be found. It also writes their bytecode: else every worker would, each for itself.
+check-tests: .venv/ready
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qqq >.venv/tests || { cat .venv/tests; exit 1; }
+
+# Needs no .venv: in `make test` it runs beside pip.
+servers:
+	@tools/get_servers
 
 # Builds the wheel with RATEBOUND_COMPILE=yes: what mypyc rejects fails here.
 compiled: .venv/ready
@@ -60,14 +67,12 @@ wheel: .venv/ready  ## build the compiled wheel into dist
 	RATEBOUND_COMPILE=yes $(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
 
-test-long: .venv/ready compiled  ## far more examples, everything on the compiled wheel, and whether tests notice changes of the code
-	@tools/get_servers
+test-long: .venv/ready compiled servers  ## far more examples, everything on the compiled wheel, and whether tests notice changes of the code
 	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(PYTEST) tests/packaging tests/property tests/redis tests/faults tests/shared_memory tests/web
 	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(ON_COMPILED) $(PYTEST)
 	$(BIN)/python tools/mutate.py
 
-bench: .venv/bench compiled  ## both builds side by side with their peers: memory, shared memory, slices, the web, Redis, databases and the service
-	@tools/get_servers
+bench: .venv/bench compiled servers  ## both builds side by side with their peers: memory, shared memory, slices, the web, Redis, databases and the service
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks redis
 	$(BIN)/python -m benchmarks web
@@ -92,7 +97,8 @@ lock: .venv/ready  ## write the pinned requirements anew
 # A venv is made in one go or not at all: `ready` is written last.
 .venv/ready: requirements/test.txt pyproject.toml
 	@tools/make_venv $(PYTHON)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-compile -r requirements/test.txt
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores, which pip does not; some files are no Python
 	RATEBOUND_COMPILE=no $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

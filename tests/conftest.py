@@ -4,7 +4,7 @@ server puts it in order."""
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,11 @@ TESTS = Path(__file__).parent
 
 
 def pytest_configure() -> None:
-    """End on SIGTERM as on control-C: with the servers stopped and their folders removed."""
+    """End on SIGTERM as on control-C: with the servers stopped and their folders removed.
+
+    Nothing becomes garbage while tests are collected: it is not looked for.
+    """
+    gc.disable()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
@@ -86,13 +90,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
-def pytest_collection_finish() -> None:
-    """Leave everything that was made so far out of garbage collection: thousands of tests, which all stay.
+def collect_and_freeze() -> None:
+    """Collect garbage, and leave out what is there now from then on: thousands of tests and modules, which all stay.
 
-    Many tests collect garbage, and would look at all of it each time.
+    Many tests collect garbage, and would look at all of it each time. So would Python, by itself.
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again."""
+    collect_and_freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Freeze what each file of tests has imported and left behind."""
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        collect_and_freeze()
+    return result
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -98,6 +98,8 @@ def _wait_for(page: str) -> None:
     }.items():
         if page == name and not all(find_spec(module) for module in modules):
             pytest.skip("not there yet")
+    if page == "docs/memcached.md" and "refuse_unkept" not in (ROOT / "src/ratebound/limiter.py").read_text():
+        pytest.skip("not there yet")
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:

@@ -6,7 +6,7 @@ from weakref import WeakSet
 from ratebound.storage.postgres.address import read_url
 from ratebound.storage.postgres.connect import open_connection
 from ratebound.storage.postgres.migrations import upgrade
-from ratebound.storage.postgres.tables import COMPONENT, migrations
+from ratebound.storage.postgres.tables import COMPONENT, migrations_of_states
 from tests.databases import Database, Postgres
 
 SLOW = "timeout=5"  # a busy machine must not look like a dead server
@@ -18,7 +18,7 @@ def make_tables(url: str, unlogged: bool = False) -> None:
     """Do what `ratebound storage init` does."""
     address = read_url(url)
     with open_connection(address) as connection:
-        upgrade(connection, address, COMPONENT, migrations(unlogged))
+        upgrade(connection, address, COMPONENT, migrations_of_states(unlogged))
 
 
 def fresh_url(server: Postgres, through: Database | None = None, options: str = SLOW) -> str:

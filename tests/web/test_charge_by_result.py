@@ -1,7 +1,6 @@
 """Charging by result and results as strikes, by the rules of a policy: the same in every adapter."""
 
 import asyncio
-import gc
 import logging
 import re
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from ratebound.web import FinishedResponse, Passed, RouteLimit, WebGate
 from ratebound.web.asgi import RateLimitMiddleware
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.wsgi import RateLimitMiddleware as WsgiMiddleware
+from tests.conftest import collect_and_freeze
 from tests.web.applications import ADAPTERS
 from tests.web.drivers import CountingStorage, connect, environ_of, fetch, wsgi_fetch
 from tests.web.running_requests import LIMITED, POLICIES, SECONDS, AsgiServer, SlotLedger
@@ -38,7 +38,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.ERROR)  # Django logs each 500
     yield
     logging.disable(logging.NOTSET)
-    gc.collect()  # else another test would be blamed
+    collect_and_freeze()  # else another test would be blamed
 
 
 @pytest.fixture(params=list(ADAPTERS))

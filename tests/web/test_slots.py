@@ -1,13 +1,14 @@
 """Slots of concurrent requests, in every adapter: held until the response ends, however it ends."""
 
-import gc
 import logging
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from tests.conftest import collect_and_freeze
 from tests.web.running_requests import CONTENT, LIMITED, POLICIES, SITES, AsgiServer, Run, Server, SlotLedger
 
 pytestmark = [
@@ -16,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
 ]
 
-CLIENTS = 200
+CLIENTS = 200 if os.environ.get("RATEBOUND_LONG") == "1" else 60
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +25,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.ERROR)  # Django logs each 500
     yield
     logging.disable(logging.NOTSET)
-    gc.collect()  # else another test would be blamed
+    collect_and_freeze()  # else another test would be blamed
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ def main() -> None:
         from ratebound.cli.policy import policy
         from ratebound.cli.serve import serve
         from ratebound.cli.state import state
+        from ratebound.cli.storage import storage
         from ratebound.cli.switches import switches
         from ratebound.cli.top import top
     except ModuleNotFoundError as error:
@@ -34,6 +35,7 @@ def main() -> None:
     app.add_command(overrides)
     app.add_command(policy)
     app.add_command(state)
+    app.add_command(storage)
     app.add_command(switches)
     app.add_command(serve)
     app.add_command(top)

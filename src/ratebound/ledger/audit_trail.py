@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
@@ -25,11 +26,7 @@ MOST_KNOWN = 10_000  # changes that are known to be in the ledger
 
 
 class AuditTrail:
-    """Copies the changes of followed gates into a ledger.
-
-    `awaits_loop` is True if a gate for tasks is followed whose event loop is not known yet: the next event that comes
-    from it tells.
-    """
+    """Copies the changes of followed gates into a ledger."""
 
     def __init__(self) -> None:
         self._gates: list[Any] = []
@@ -40,24 +37,21 @@ class AuditTrail:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._known: set[bytes] = set()
         self._failed = False
-        self.awaits_loop = any(map(_is_for_tasks, self._gates))
 
     def follow(self, gate: Any) -> None:
         """Copy the changes of a gate from now on. Raises TypeError for an object without `changes`."""
         if not callable(getattr(gate, "changes", None)):
             raise TypeError(f"expected a gate, whose changes can be listed, not {gate!r}")
         self._gates.append(gate)
-        if _is_for_tasks(gate):
-            self.awaits_loop = self._loop is None
-            self.note_loop()
 
-    def note_loop(self) -> None:
-        """Note the running event loop, if there is one: there gates for tasks are asked."""
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        self.awaits_loop = False
+    def knows_loop(self) -> bool:
+        """Note the running event loop, if there is one: there gates for tasks are asked. Return False if such a gate is
+        followed and its loop is not known: then call this again with the next event."""
+        if self._loop is None and any(map(_is_for_tasks, self._gates)):
+            with suppress(RuntimeError):
+                self._loop = asyncio.get_running_loop()
+            return self._loop is not None
+        return True
 
     def copy(self, database: LedgerDatabase) -> None:
         """Append new changes of all followed gates. Raises StorageError if the ledger cannot; a gate that does not

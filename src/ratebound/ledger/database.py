@@ -61,3 +61,13 @@ def open_database(url: object) -> LedgerDatabase:
 def capped(number: int) -> int:
     """Return a number as it is stored."""
     return max(-MOST_UNITS, min(number, MOST_UNITS))
+
+
+def totals_of(records: Sequence[UsageRecord]) -> list[tuple[int, str, int, int, int, int]]:
+    """Return the sums of records by bucket and rule, in the order of these two."""
+    sums: dict[tuple[int, str], list[int]] = {}
+    for record in records:
+        found = sums.setdefault((record.bucket, record.rule), [0, 0, 0, 0])
+        for place, number in enumerate(record[4:]):
+            found[place] += number
+    return [(bucket, rule, found[0], found[1], found[2], found[3]) for (bucket, rule), found in sorted(sums.items())]

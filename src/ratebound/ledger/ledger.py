@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from ratebound.clock import SECOND
 from ratebound.duration import Duration, as_seconds
+from ratebound.fork import renew_in_children
 from ratebound.ledger.audit_trail import AuditTrail
 from ratebound.ledger.client_names import ClientNames, storable
 from ratebound.ledger.database import open_database
@@ -88,13 +89,17 @@ class Ledger:
         self._writer = LedgerWriter(
             self._database, self._counts, self._trail, self._records, seconds, _kept_seconds(keep)
         )
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Start a writer with the next event: there is none yet, or it is the parent's in a forked child."""
+        self._is_ready = False
+        self._finalizer: Any = None
 
     def __call__(self, event: Any) -> None:
-        if not self._writer.is_running and not self._begin():
-            return
-        if self._trail.awaits_loop:
-            self._trail.note_loop()
-        self._counts(event)
+        if self._is_ready or self._begin():
+            self._counts(event)
 
     def flush(self) -> None:
         """Write all that was counted so far. Raises StorageError if that is not possible now: it is tried again."""
@@ -109,9 +114,11 @@ class Ledger:
         if self._is_closed:
             return True
         self._is_closed = True
+        self._is_ready = False
         atexit.unregister(self._close_at_exit)
+        if self._finalizer is not None:
+            self._finalizer.cancel()
         is_done = self._writer.close(seconds) if self._writes else True
-        self._writer.is_running = False
         if not is_done:
             state = self._writer.state
             log.error("the ledger could not be written, and %d entries are lost: %s", state.pending, state.error)
@@ -228,6 +235,7 @@ class Ledger:
         The storage of the gate keeps the last changes only; the ledger keeps all of them.
         """
         self._trail.follow(gate)
+        self._is_ready = False  # the next event may tell the event loop of the gate
         self._begin()
 
     def _answer(self, query: Query[T]) -> T:
@@ -244,12 +252,14 @@ class Ledger:
             return False
         if not self._writes:
             raise RuntimeError("this ledger is for reading: make one with writes=True to listen")
-        atexit.unregister(self._close_at_exit)  # a forked child has its parent's
-        atexit.register(self._close_at_exit)
-        if "multiprocessing.util" in sys.modules:  # its children end without atexit
-            finalizer: Any = sys.modules["multiprocessing.util"].Finalize
-            finalizer(None, self._close_at_exit, exitpriority=0)
-        self._writer.begin()
+        if not self._writer.is_running:
+            atexit.unregister(self._close_at_exit)  # a forked child has its parent's
+            atexit.register(self._close_at_exit)
+            if "multiprocessing.util" in sys.modules:  # its children end without atexit
+                finalize: Any = sys.modules["multiprocessing.util"].Finalize
+                self._finalizer = finalize(None, self._close_at_exit, exitpriority=0)
+            self._writer.begin()
+        self._is_ready = self._trail.knows_loop()
         return True
 
     def _close_at_exit(self) -> None:

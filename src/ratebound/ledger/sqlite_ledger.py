@@ -1,20 +1,19 @@
 """The ledger in an SQLite file, which may also hold the states of limits. Its tables are made by the first writer."""
 
+import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import unquote
 
 from ratebound.errors import StorageError
-from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS
+from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS, totals_of
 from ratebound.ledger.queries import microseconds_at
 from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy.runtime.operator_documents import Change
-from ratebound.storage.secrecy import hidden, split_url
+from ratebound.storage.sqlite.address import read_url
+from ratebound.storage.sqlite.connect import SqliteFile, begin, until_free
 
 VERSION = 1
 PATIENCE = 5.0  # seconds for which a writer waits for others: it is never in the path of a request
@@ -41,7 +40,7 @@ TABLES = (
     " BEGIN SELECT RAISE(ABORT, 'ratebound_audit is append-only'); END",
     # OR REPLACE removes the old row without the trigger above.
     "CREATE TRIGGER IF NOT EXISTS ratebound_audit_replace BEFORE INSERT ON ratebound_audit"
-    " WHEN EXISTS (SELECT 1 FROM ratebound_audit WHERE id = NEW.id)"
+    " WHEN EXISTS (SELECT 1 FROM ratebound_audit WHERE id = NEW.id OR digest = NEW.digest)"
     " BEGIN SELECT RAISE(ABORT, 'ratebound_audit is append-only'); END",
     f"INSERT INTO ratebound_ledger SELECT {VERSION} WHERE NOT EXISTS (SELECT 1 FROM ratebound_ledger)",
 )
@@ -62,18 +61,14 @@ ADD_CHANGE = (
     " WHERE NOT EXISTS (SELECT 1 FROM ratebound_audit WHERE digest = ?)"
 )
 
-# Connections of a parent process, which a forked child must neither use nor close.
-_inherited: list[sqlite3.Connection] = []
-
 
 class SqliteLedger:
-    """A LedgerDatabase in a file of SQLite."""
+    """A LedgerDatabase in a file of SQLite. Queries have a connection of their own: they never wait for a writer."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._path = _path_of(url)
-        self._connection: sqlite3.Connection | None = None
-        self._lock = threading.Lock()  # the writer's connection is used by one thread at a time
+        self._address = read_url(url)
+        self._writer = SqliteFile(self._address, self._prepare)
+        self._reader = SqliteFile(self._address, _check_version)
 
     def write(self, writer: bytes, number: int, records: Sequence[UsageRecord]) -> None:
         """Add records, once; see LedgerDatabase."""
@@ -91,100 +86,53 @@ class SqliteLedger:
 
     def select(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query; see LedgerDatabase."""
-        with self._blamed(), closing(self._open()) as connection:
+        if not os.path.lexists(self._address.path):
+            raise StorageError(f"there is no ledger {self._address.path}: no program has written to it yet")
+        ends = time.monotonic() + PATIENCE
+        with self._reader.connected(ends) as connection:
             if not _has_tables(connection):
                 return []
-            return connection.execute(statement, parameters).fetchall()
+            return until_free(self._address, ends, lambda: connection.execute(statement, parameters).fetchall())
 
     def maintain(self, now: int, keep: int | None) -> None:
         """Remove what is too old, a part at a time; see LedgerDatabase."""
         with self._writing() as connection:
             connection.execute("DELETE FROM ratebound_flushes WHERE at < ?", (now - FLUSHES_KEPT,))
-        if keep is None:
-            return
-        for table, key in KEYS.items():
+        for table, key in KEYS.items() if keep is not None else ():
             removed = SWEPT
             while removed == SWEPT:
                 with self._writing() as connection:
                     removed = connection.execute(
                         f"DELETE FROM {table} WHERE ({key}) IN"
                         f" (SELECT {key} FROM {table} WHERE bucket < ? LIMIT {SWEPT})",
-                        (now - keep,),
+                        (now - (keep or 0),),
                     ).rowcount
 
     def disconnect(self) -> None:
-        """Close the writer's connection."""
-        with self._lock:
-            self._drop()
+        """Close the connections."""
+        self._writer.close(PATIENCE)
+        self._reader.close(PATIENCE)
 
     def renew(self) -> None:
-        """Leave the connection to the parent."""
-        self._lock = threading.Lock()
-        if self._connection is not None:
-            _inherited.append(self._connection)
-            self._connection = None
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        """Do nothing: connections are closed before a fork."""
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Run the body in a transaction. A connection that fails is closed."""
-        with self._lock, self._blamed():
-            if self._connection is None:
-                self._connection = self._open(writes=True)
-            connection = self._connection
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                self._drop()  # which rolls back
-                raise
+        """Run the body in a transaction. Raises StorageError; then nothing of it was written."""
+        ends = time.monotonic() + PATIENCE
+        with self._writer.connected(ends) as connection:
+            begin(connection, self._address, ends)
+            yield connection
+            connection.execute("COMMIT")
 
-    @contextmanager
-    def _blamed(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise StorageError(f"the ledger {hidden(self._url)} cannot be used: {error}") from error
-
-    def _open(self, *, writes: bool = False) -> sqlite3.Connection:
-        if not writes and not self._path.exists():
-            raise StorageError(f"there is no ledger {hidden(self._url)}: no program has written to it yet")
-        connection = sqlite3.connect(self._path, PATIENCE, isolation_level=None, check_same_thread=False)
-        try:
-            if writes:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-                _make_tables(connection)
-            if _has_tables(connection):
-                _check_version(connection, hidden(self._url))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-
-def totals_of(records: Sequence[UsageRecord]) -> list[tuple[int, str, int, int, int, int]]:
-    """Return the sums of records by bucket and rule, in the order of these two."""
-    sums: dict[tuple[int, str], list[int]] = {}
-    for record in records:
-        found = sums.setdefault((record.bucket, record.rule), [0, 0, 0, 0])
-        for place, number in enumerate(record[4:]):
-            found[place] += number
-    return [(bucket, rule, found[0], found[1], found[2], found[3]) for (bucket, rule), found in sorted(sums.items())]
-
-
-def _make_tables(connection: sqlite3.Connection) -> None:
-    if _has_tables(connection):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    for statement in TABLES:
-        connection.execute(statement)
-    connection.execute("COMMIT")
+    def _prepare(self, connection: sqlite3.Connection, ends: float) -> None:
+        """Make the tables if they are not there."""
+        if not _has_tables(connection):
+            begin(connection, self._address, ends)
+            for statement in TABLES:
+                connection.execute(statement)
+            connection.execute("COMMIT")
+        _check_version(connection, ends)
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
@@ -192,19 +140,11 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
     return bool(found[0])
 
 
-def _check_version(connection: sqlite3.Connection, shown: str) -> None:
-    version = connection.execute("SELECT max(version) FROM ratebound_ledger").fetchone()[0]
-    if version != VERSION:
-        raise StorageError(
-            f"the ledger {shown} has version {version}, and this program knows version {VERSION}: upgrade ratebound"
-        )
-
-
-def _path_of(url: str) -> Path:
-    parts = split_url(url)
-    path = unquote(parts.path)[1:]
-    if parts.netloc or not path or path == ":memory:":
-        raise ValueError(
-            f"cannot open ledger {hidden(url)}: expected 'sqlite:///usage.db' or 'sqlite:////var/usage.db'"
-        )
-    return Path(path)
+def _check_version(connection: sqlite3.Connection, ends: float) -> None:
+    if _has_tables(connection):
+        (version,) = connection.execute("SELECT max(version) FROM ratebound_ledger").fetchone()
+        if version > VERSION:
+            raise StorageError(
+                f"the tables of the ledger have version {version}, and this program knows version {VERSION}: upgrade"
+                " Ratebound in all programs that use the file"
+            )

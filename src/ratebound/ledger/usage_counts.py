@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
 
 from ratebound.compiling import COMPILED
-from ratebound.decision import Decision
+from ratebound.decision import Decision, OneLimitDecision
 from ratebound.events import Decided, Settled
 from ratebound.limit import Limit
 from ratebound.outcome import DegradedRows, Row
@@ -63,7 +63,17 @@ class UsageCounts:
     room: then somebody has to `take` them.
     """
 
-    __slots__ = ("_bucket_us", "_entries", "_half", "_lock", "_on_half_full", "_rule_names", "_rules", "endpoint_of", "most")
+    __slots__ = (
+        "_bucket_us",
+        "_entries",
+        "_half",
+        "_lock",
+        "_on_half_full",
+        "_rule_names",
+        "_rules",
+        "endpoint_of",
+        "most",
+    )
 
     ignores_verdicts: ClassVar[bool] = True
 
@@ -90,22 +100,42 @@ class UsageCounts:
         self._rule_names: dict[str, str] = {}
 
     def __call__(self, event: Any) -> None:
-        kind = type(event)
-        if kind is _DECIDED:
-            endpoint = ""
-            if event[2] is not None and self.endpoint_of is not None:
-                endpoint = self.endpoint_of(event[2])
-            decision: Decision = event[0]
-            if decision.allowed:
-                decision.note_endpoint(endpoint)
+        if type(event) is not _DECIDED:
+            if type(event) is _SETTLED:
+                self._settled(event[0], event[1])
+            return
+        decision: Decision = event[0]
+        endpoint = ""
+        if event[2] is not None and self.endpoint_of is not None:
+            endpoint = self.endpoint_of(event[2])
+        if not decision.allowed:
+            self._denied(decision, endpoint)
+            return
+        decision._endpoint = endpoint
+        # Nearly every decision is about one key: it is counted in as few calls as possible.
+        if isinstance(decision, OneLimitDecision):
+            key, limits, cost, at = decision._key, decision._plan.limits, decision._cost, decision._answer[5]
+        else:
+            asks = decision.asks
+            if len(asks) > 1:
                 self._allowed(decision, endpoint)
-            else:
-                self._denied(decision, endpoint)
-        elif kind is _SETTLED:
-            before: Decision = event[0]
-            noted = before.noted_endpoint()
-            if noted is not None:  # else it is a shadow, which is not counted
-                self._settled(before, event[1], noted if self.endpoint_of is not None else "")
+                return
+            key, limits, cost, _, _ = asks[0]
+            at = decision.at
+        rule = self._rules.get(limits[0].name)
+        if rule is None or rule.limits is not limits:
+            rule = self._new_rule(limits)
+        if rule.is_metered:
+            self._allowed(decision, endpoint)
+            return
+        place: EntryKey = (at // self._bucket_us, key, rule.rule, endpoint)
+        with self._lock:
+            entry = self._entries.get(place)
+            if entry is not None:
+                entry.units += cost
+                entry.allowed += 1
+                return
+        self._add(place, cost, 1, 0, 0)
 
     def take(self) -> list[Counted]:
         """Return all counts, and begin again at zero. Entries in which nothing is left are left out."""
@@ -125,16 +155,9 @@ class UsageCounts:
 
     def _allowed(self, decision: Decision, endpoint: str) -> None:
         bucket = decision.at // self._bucket_us
-        asks = decision.asks
-        if len(asks) == 1:
-            key, limits, cost, _, _ = asks[0]
-            rule = self._rule_of(limits)
-            overage = _overage(limits, decision.rows, 0) if rule.is_metered else 0
-            self._add((bucket, key, rule.rule, endpoint), cost, 1, 0, overage)
-            return
         rows = decision.rows
         place = 0
-        for key, limits, cost, _, _ in asks:
+        for key, limits, cost, _, _ in decision.asks:
             rule = self._rule_of(limits)
             overage = _overage(limits, rows, place) if rule.is_metered else 0
             self._add((bucket, key, rule.rule, endpoint), cost, 1, 0, overage)
@@ -146,7 +169,12 @@ class UsageCounts:
         rule = self._rule_of(ask[1])
         self._add((decision.at // self._bucket_us, ask[0], rule.rule, endpoint), 0, 0, 1, 0)
 
-    def _settled(self, before: Decision, after: Decision, endpoint: str) -> None:
+    def _settled(self, before: Decision, after: Decision) -> None:
+        endpoint = before.noted_endpoint()
+        if endpoint is None:  # a shadow, which is not counted
+            return
+        if self.endpoint_of is None:
+            endpoint = ""
         bucket = before.at // self._bucket_us
         rows = after.rows
         place = 0

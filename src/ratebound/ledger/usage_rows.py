@@ -76,8 +76,8 @@ class MonthlyOverage(NamedTuple):
 
 
 class LedgerState(NamedTuple):
-    """The state of writing in one process. `pending` entries are not written yet. `error` is why the last attempt to write
-    failed; empty if it did not."""
+    """The state of writing in one process. `pending` entries are not written yet. `error` says why the last attempt to
+    write failed; empty if it did not."""
 
     flushes: int
     failures: int

@@ -145,23 +145,23 @@ class LedgerWriter:
         self._error = reason
 
     def _write(self) -> None:
-        while True:
-            if not self._pending:
-                self._number_records(self._records())
-                if not self._pending:
-                    break
-            while self._pending:
-                number, records = self._pending[0]
-                self._database.write(self._id, number, records)
-                self._pending.popleft()
-            self._flushes += 1
-            if len(self._counts) * 2 < self._counts.most:
-                break
+        self._maintain()  # first, so that there is room for what is written
+        self._write_pending()  # what failed before keeps its numbers
+        self._number_records(self._records())
+        self._write_pending()
         self._trail.copy(self._database)
         if self._error:
             log.warning("the ledger is written again")
             self._error = ""
-        self._maintain()
+
+    def _write_pending(self) -> None:
+        if not self._pending:
+            return
+        while self._pending:
+            number, records = self._pending[0]
+            self._database.write(self._id, number, records)
+            self._pending.popleft()
+        self._flushes += 1
 
     def _number_records(self, records: list[UsageRecord]) -> None:
         # In one order for all writers: two that add to the same rows never wait for each other in a circle.

@@ -275,8 +275,8 @@ SETTINGS = (
         _storage,
         "",
         "URL",
-        "Where states are kept: memory://, shm://NAME, redis://HOST. By default the storage of the policy; memory"
-        " becomes shared memory of this run if there are several workers.",
+        "Where states are kept: memory://, shm://NAME, sqlite:///FILE, redis://HOST. By default the storage of the"
+        " policy; memory becomes shared memory of this run if there are several workers.",
     ),
     Setting(
         "ledger",
@@ -608,7 +608,7 @@ class _Reader:
         if values["workers"] > 1 and storage and split_url(storage).scheme == "memory":
             self.mistakes.append(
                 f"{self.sources['storage']}: {hidden(storage)} is not shared between {values['workers']} workers: leave"
-                " it out for shared memory of this run, or use shm://NAME or redis://HOST"
+                " it out for shared memory of this run, or use shm://NAME, sqlite:///FILE or redis://HOST"
             )
         if self.mistakes:
             raise SettingsError(self.mistakes)

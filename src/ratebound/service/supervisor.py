@@ -24,6 +24,7 @@ from ratebound.admin.policy_source import described
 from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
 from ratebound.policy.runtime.fetched_policy import FetchedPolicy
+from ratebound.policy.runtime.kept_limits import KeptLimits
 from ratebound.service.admin import AdminTask, run_admin
 from ratebound.service.listening import StartError, address_of, bind_all, close_all, tls_context
 from ratebound.service.logs import set_up_logs
@@ -33,7 +34,7 @@ from ratebound.service.settings import ServiceSettings
 from ratebound.service.worker import LEDGER_WITHIN, WorkerTask, run_worker
 from ratebound.service.worker_operations import RELOAD
 from ratebound.storage.secrecy import hidden, split_url
-from ratebound.storage.urls import check_storage_is_installed
+from ratebound.storage.urls import check_storage_is_installed, refusals_by_url
 
 log = logging.getLogger("ratebound.service")
 
@@ -97,6 +98,10 @@ class Supervisor:
                 check_storage_is_installed(settings.ledger.url)
         except ModuleNotFoundError as error:
             raise StartError(str(error)) from None
+        self._kept = KeptLimits(refusals_by_url(settings.storage or self.policy_now.storage))
+        if isinstance(self.policy, PolicyFile):
+            self._kept.check(self.policy.compiled)
+            self.policy.checks.add(self._kept.check)
         for name in settings.listens:
             tls_context(settings, name)
         self.sockets = bind_all(settings.listens)

@@ -29,6 +29,7 @@ from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 
 AtOnce = Callable[[Group], Sequence[Row]]
+Refusals = Callable[[Limit], str]  # why a storage does not keep a limit; "" if it does
 Document = tuple[int, bytes]  # the version and the content of a shared document
 HeldSlot = tuple[int, int]  # a slot that is held: its id, and its expiry in microseconds of the storage's clock
 
@@ -96,19 +97,25 @@ def holders_of(storage: Any) -> Callable[[str, Limit], Any]:
     return found
 
 
+def refusals_of(storage: Any) -> Refusals | None:
+    """Return the `refusal_of` of a storage, or of the one in its guard; None if it keeps all limits."""
+    found: Refusals | None = getattr(unguarded(storage), "refusal_of", None)
+    return found
+
+
 def refusal_of(storage: Any, limit: Limit) -> str:
     """Return why a storage does not keep a limit; "" if it does."""
-    find: Callable[[Limit], str] | None = getattr(storage, "refusal_of", None)
-    return "" if find is None else find(limit)
+    refusals = refusals_of(storage)
+    return "" if refusals is None else refusals(limit)
 
 
 def refuse_unkept(storage: Any, limits: Iterable[Limit]) -> None:
     """Raise InvalidLimit if a storage does not keep one of these limits."""
-    find: Callable[[Limit], str] | None = getattr(storage, "refusal_of", None)
-    for limit in () if find is None else limits:
-        reason = refusal_of(storage, limit)
+    refusals = refusals_of(storage)
+    for limit in () if refusals is None else limits:
+        reason = refusals(limit) if refusals is not None else ""
         if reason:
-            raise InvalidLimit(f"the storage cannot keep {limit.text!r}: {reason}")
+            raise InvalidLimit(f"{limit.text!r} cannot be counted in this storage. {reason}")
 
 
 def keeps_documents(storage: Any) -> bool:

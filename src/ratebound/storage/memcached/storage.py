@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ratebound.clock import Clock
 from ratebound.errors import InvalidLimit, StorageError
 from ratebound.fork import renew_in_children
-from ratebound.limit import LOG_COUNT, Group, Limit, Mode
+from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.storage import parts
 from ratebound.storage.blame import Blameless, TooLate
@@ -26,6 +26,7 @@ from ratebound.storage.memcached.address import MemcachedAddress, read_url, serv
 from ratebound.storage.memcached.connect import ABSENT, Found, ServerConnections
 from ratebound.storage.memcached.item import DIGEST, item_of, states_in
 from ratebound.storage.memcached.key_lines import KeyLines
+from ratebound.storage.memcached.refusal import refusal
 from ratebound.storage.stored_states import StoredGroup
 from ratebound.storage.threads import Threads
 
@@ -34,24 +35,7 @@ LONGEST_PAUSE = 0.01
 BATCH = 100  # groups that a thread decides at once for tasks
 MOST_THREADS = 2  # for the tasks that call the same servers
 CROWDED = "the processes that share this key changed it more often than this one could in time: use a larger ?timeout="
-USE_ANOTHER = "use Redis, PostgreSQL, SQLite or shared memory for it"
-REFUSALS = {
-    "concurrent": "slots of a concurrent limit, because a slot that Memcached drops would be given twice",
-    "distinct": "limits of distinct values, because Memcached may drop the values that were seen",
-    "penalty": "penalties, because Memcached may drop a block while it holds",
-}
 Answer = Sequence[Row] | StorageError
-
-
-def refusal(limit: Limit) -> str:
-    """Return why Memcached does not keep a limit; "" if it does."""
-    reason = REFUSALS.get(limit.algorithm, "")
-    if limit.algorithm == "sliding-log" and limit.count > LOG_COUNT:
-        return (
-            f"Memcached keeps no sliding log of {limit.count} entries, because an item is too small for it: use"
-            " sliding-counter, or another storage"
-        )
-    return f"Memcached keeps no {reason}: {USE_ANOTHER}" if reason else ""
 
 
 class ItemJob(NamedTuple):

@@ -14,7 +14,15 @@ from ratebound.errors import StorageError
 from ratebound.storage.blame import TooLate
 from ratebound.storage.postgres.address import PostgresAddress
 from ratebound.storage.postgres.connect import Route
-from ratebound.storage.postgres.failure import AGAIN, READ_ONLY, LinkLate, LinkLost, ServerError, meaning_of
+from ratebound.storage.postgres.failure import (
+    AGAIN,
+    READ_ONLY,
+    LinkLate,
+    LinkLost,
+    ServerError,
+    meaning_of,
+    unreachable,
+)
 from ratebound.storage.postgres.migrations import newer
 from ratebound.storage.postgres.pool import LinkPlace
 from ratebound.storage.postgres.statements import ROLLBACK
@@ -28,17 +36,6 @@ SWEEP_DEADLINE = 5.0  # seconds
 LONG_IDLE = 30.0  # seconds after which a connection is checked before it is used
 PAUSE = 0.005  # seconds before a transaction is tried again
 LATE = "PostgreSQL did not answer within {deadline:g} s, and nothing was charged"
-# libpq tells why a connection failed in words only.
-ADVICE = {
-    "authentication failed": "check the user and the password in the URL",
-    "no password supplied": "write the password into the URL",
-    "does not exist": "create the user or the database, then run: ratebound storage init {url}",
-    "too many": "give the URL a smaller pool, raise max_connections, or use PgBouncer",
-    "connection slots": "give the URL a smaller pool, raise max_connections, or use PgBouncer",
-    "read-only": "name all hosts in the URL, so that the primary is found wherever it is",
-    "pg_hba.conf": "allow this user and host in pg_hba.conf of the server",
-    "invalid connection option": "leave the option out of the URL, or install a later libpq",
-}
 
 log = logging.getLogger("ratebound")
 
@@ -91,7 +88,7 @@ class Calls:
                 place.drop()
                 forget()
                 if is_new:
-                    raise self._unreachable(error) from error
+                    raise unreachable(str(error), self.address.url) from error
                 waits = False
             except LinkLate:
                 place.drop()
@@ -132,12 +129,6 @@ class Calls:
             place.clean = True
         except LinkLost:
             place.drop()
-
-    def _unreachable(self, error: LinkLost) -> StorageError:
-        text = str(error)
-        advice = next((advice for words, advice in ADVICE.items() if words in text), "")
-        advice = f": {advice.format(url=self.address.url)}" if advice else ""
-        return StorageError(f"PostgreSQL cannot be reached ({text}){advice}", undone=True)
 
     def sweep_is_due(self) -> bool:
         """Return True if this process should sweep now. Then it should not again for a while."""

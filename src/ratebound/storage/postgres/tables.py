@@ -9,7 +9,7 @@ PARTS = 16  # partitions of the states, by a hash of the name: vacuum and locks 
 STORED = "WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0)"
 
 
-def migrations(unlogged: bool = False) -> tuple[Migration, ...]:
+def migrations_of_states(unlogged: bool = False) -> tuple[Migration, ...]:
     """Return the migrations of the states. Unlogged states are lost when the server crashes; documents are not."""
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     states = (

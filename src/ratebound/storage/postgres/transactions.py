@@ -2,7 +2,7 @@
 
 A decision takes two trips. The first begins a transaction, locks the states and reads them, with the database's clock.
 The second writes what the kernels have changed and commits. A denial writes nothing: the locks are given back without
-waiting for an answer. A peek is one trip without a transaction.
+waiting for an answer. A peek is one trip without locks, unless the clock has stepped back.
 """
 
 import time
@@ -66,24 +66,41 @@ class Transactions:
         wanted = names[0] if is_one else array(BYTEA, names)
         read = Bound(statements.read_one if is_one else statements.read, (wanted,))
         if mode == "peek":
-            answers = yield from link.exchange((read, CLOCK), ends)
-            now = integer(answers[1].rows[0][0])
-        else:
-            lock = Bound(statements.lock_one if is_one else statements.lock, (wanted,))
-            answers = yield from link.exchange((BEGIN, self._settings(ends), lock, read), ends)
-            answers = answers[3:]
-            if not answers[0].rows:
-                raise StorageError(HIDDEN, undone=True)
-            now = integer(answers[0].rows[0][2])
-        if self._clock is not None:
-            now = self._clock()
-        found = {name or b"": state or b"" for name, state, _ in answers[0].rows}
-        rows, changes = _decided(groups, found, mode, now)
+            answer, clock = yield from link.exchange((read, CLOCK), ends)
+            rows, changes = self._decided(groups, answer, integer(clock.rows[0][0]), mode)
+            if not changes:
+                return _all_rows(rows)
+            # The clock has stepped back, so that a state must be repaired: decide again with the locks.
+        lock = Bound(statements.lock_one if is_one else statements.lock, (wanted,))
+        *_, answer = yield from link.exchange((BEGIN, self._settings(ends), lock, read), ends)
+        if not answer.rows:
+            raise StorageError(HIDDEN, undone=True)
+        rows, changes = self._decided(groups, answer, integer(answer.rows[0][2]), mode)
         if changes:
             yield from self._commit(link, [self._write(list(changes.values()))], ends)
-        elif mode != "peek":
+        else:
             link.send_only((ROLLBACK,))
         return _all_rows(rows)
+
+    def _decided(
+        self, groups: Sequence[StoredGroup], read: Answer, now: int, mode: Mode
+    ) -> tuple[list[Sequence[Row] | StorageError], dict[bytes, StateChange]]:
+        """Decide groups one after the other, and return their rows or errors, and what has to be written."""
+        now = now if self._clock is None else self._clock()
+        found = {name or b"": state or b"" for name, state, _ in read.rows}
+        answers: list[Sequence[Row] | StorageError] = []
+        written: dict[bytes, StateChange] = {}
+        for group in groups:
+            try:
+                rows, changes = group.decide(found, mode, now)
+            except StorageError as error:  # a damaged state, which does not concern the other groups
+                answers.append(error)
+                continue
+            answers.append(rows)
+            for change in changes:
+                found[change.name] = change.data
+                written[change.name] = change
+        return answers, written
 
     def _write(self, changes: Sequence[StateChange]) -> Bound:
         # A state without bytes is as good as none, and the next sweep takes it.
@@ -190,25 +207,6 @@ class Transactions:
                     f"PostgreSQL ended the connection; it is unknown whether it committed ({error})"
                 ) from error
             raise
-
-
-def _decided(
-    groups: Sequence[StoredGroup], found: dict[bytes, bytes], mode: Mode, now: int
-) -> tuple[list[Sequence[Row] | StorageError], dict[bytes, StateChange]]:
-    """Decide groups one after the other, and return their rows or errors, and what has to be written."""
-    answers: list[Sequence[Row] | StorageError] = []
-    written: dict[bytes, StateChange] = {}
-    for group in groups:
-        try:
-            rows, changes = group.decide(found, mode, now)
-        except StorageError as error:  # a damaged state, which does not concern the other groups
-            answers.append(error)
-            continue
-        answers.append(rows)
-        for change in changes:
-            found[change.name] = change.data
-            written[change.name] = change
-    return answers, written
 
 
 def _all_rows(found: Sequence[Sequence[Row] | StorageError]) -> list[Sequence[Row]]:

@@ -12,7 +12,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop, Future
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -33,6 +33,7 @@ SWEEP_INTERVAL = 1.0  # seconds
 SWEPT = 100  # states that one sweep looks at, at least
 MOST_SWEPT = 400  # and at most, so that no decision waits for long
 SWEPT_FOR_EACH = 2  # states that are looked at for each new one: so dead ones never outnumber the living by much
+KEPT_EXPIRED = 60_000_000  # microseconds: a clock that steps back a little must not find its states gone
 # A process that has one transaction after the other leaves no time for others, which look at its lock now and then. So
 # a process that has had to wait for another one lately pauses regularly.
 STREAK = 0.01  # seconds of transactions without a pause
@@ -181,16 +182,20 @@ class GroupCommit:
                 if not self._waiting:
                     self._is_served = False
                     return
-            with suppress(IndexError):  # another thread may have decided them all
-                ends = self._waiting[-1].ends
-                try:
-                    if not self._file.turn.acquire(timeout=max(ends - time.monotonic(), 0.0)):
-                        raise self._file.too_late()
-                    self._decide_waiting(None, ends)
-                except StorageError as error:
-                    self._fail_tasks(error)
-                finally:
-                    self._file.give_turn_back()
+            waiting = self._waiting.copy()
+            try:
+                if waiting:  # else another thread has just decided them all
+                    self._decide_all(waiting[-1].ends)
+            except StorageError as error:
+                self._fail_tasks(waiting, error)
+
+    def _decide_all(self, ends: float) -> None:
+        try:
+            if not self._file.turn.acquire(timeout=max(ends - time.monotonic(), 0.0)):
+                raise self._file.too_late()
+            self._decide_waiting(None, ends)
+        finally:
+            self._file.give_turn_back()
 
     def _decide_waiting(self, own: PendingCall | None, ends: float) -> None:
         """Decide the waiting calls in one transaction, `own` among them. The caller has the turn, and claimed `own`.
@@ -204,15 +209,14 @@ class GroupCommit:
             connection = file.connection(ends)
             self._begin(connection, ends)
             self._claim_waiting(calls)  # not before: who comes while another process writes joins in
-            cursor = connection.cursor()
             changes: dict[bytes, StateChange] = {}
             found: dict[bytes, bytes] = {}
             for call in calls:
-                answers.append(self._decided(cursor, call, found, changes))
-            write_states(cursor, changes.values())
-            self._sweep_if_due(cursor)
+                answers.append(self._decided(connection, call, found, changes))
+            write_states(connection, changes.values())
+            self._sweep_if_due(connection)
             is_committing = True
-            cursor.execute("COMMIT")
+            connection.execute("COMMIT")
             self._ended = time.monotonic()
         except BaseException as error:
             is_undone = True
@@ -247,13 +251,17 @@ class GroupCommit:
             self._contended_until = time.monotonic() + LATELY
 
     def _decided(
-        self, cursor: sqlite3.Cursor, call: PendingCall, found: dict[bytes, bytes], changes: dict[bytes, StateChange]
+        self,
+        connection: sqlite3.Connection,
+        call: PendingCall,
+        found: dict[bytes, bytes],
+        changes: dict[bytes, StateChange],
     ) -> list[Sequence[Row]] | BaseException:
         """Return the rows of a call, or its error. Adds what it has read and changed to `found` and `changes`."""
         answers: list[Any] = []
         error: StorageError | None = None
         for group in call.groups:
-            read_states(cursor, group.names, found)
+            read_states(connection, group.names, found)
             try:
                 rows, changed = group.decide(found, call.mode, self._clock())
             except StorageError as own:  # a damaged state
@@ -288,23 +296,26 @@ class GroupCommit:
                 calls.append(call)
                 groups += len(call.groups)
 
-    def _fail_tasks(self, error: StorageError) -> None:
-        """Give an error to the tasks that wait; one about a deadline only to those whose own deadline has passed.
+    def _fail_tasks(self, waiting: Iterable[PendingCall], error: StorageError) -> None:
+        """Give an error to tasks that were waiting; one about a deadline only to those whose own deadline has passed.
 
         Threads that wait look for themselves.
         """
         now, is_late = time.monotonic(), isinstance(error, TooLate)
-        calls = [call for call in self._waiting.copy() if call.loop is not None and (call.ends <= now or not is_late)]
+        calls = [call for call in waiting if call.loop is not None and (call.ends <= now or not is_late)]
         calls = [call for call in calls if self.withdraw(call)]
         _give(calls, [_copied(error) for _ in calls])
 
-    def _sweep_if_due(self, cursor: sqlite3.Cursor) -> None:
+    def _sweep_if_due(self, connection: sqlite3.Connection) -> None:
         due = SWEPT_FOR_EACH * self._new_states
         if due < SWEPT and time.monotonic() < self._next_sweep:
             return
-        self._swept_until = sweep(cursor, self._swept_until, min(max(due, SWEPT), MOST_SWEPT), self._clock())
+        self._sweep(connection, min(max(due, SWEPT), MOST_SWEPT))
         self._new_states = max(due - MOST_SWEPT, 0) // SWEPT_FOR_EACH
         self._next_sweep = time.monotonic() + random.uniform(0.5, 1.5) * SWEEP_INTERVAL
+
+    def _sweep(self, connection: sqlite3.Connection, most: int) -> None:
+        self._swept_until = sweep(connection, self._swept_until, most, self._clock() - KEPT_EXPIRED)
 
     def _recover(self, connection: sqlite3.Connection | None, error: BaseException) -> None:
         """Do what an error calls for: close a connection that is of no more use, free room in a full database."""
@@ -313,7 +324,7 @@ class GroupCommit:
             return
         try:  # otherwise expired states would stay for as long as every call is about a new one
             connection.execute("BEGIN IMMEDIATE")
-            self._swept_until = sweep(connection.cursor(), self._swept_until, MOST_SWEPT, self._clock())
+            self._sweep(connection, MOST_SWEPT)
             connection.execute("COMMIT")
         except sqlite3.Error:
             roll_back(connection)

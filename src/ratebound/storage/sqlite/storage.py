@@ -19,7 +19,7 @@ from ratebound.storage.sqlite.address import DEADLINE, SqliteAddress, read_url
 from ratebound.storage.sqlite.connect import SqliteFile, begin, until_free
 from ratebound.storage.sqlite.group_commit import NO_THREAD, GroupCommit, PendingCall, microseconds_now
 from ratebound.storage.sqlite.tables import DELETE, make_tables, read_all_documents, read_states, replace_document
-from ratebound.storage.stored_states import StateNames, StoredGroup, holders_in
+from ratebound.storage.stored_states import StateChange, StateNames, StoredGroup, holders_in
 from ratebound.storage.threads import Reply, Threads
 
 GRACE = 0.01  # seconds: the thread gives up at the deadline itself, and knows why
@@ -70,10 +70,18 @@ class SqliteStorage:
         return self.commits.decide(PendingCall(stored, mode, time.monotonic() + self.deadline))
 
     def peek(self, groups: Sequence[StoredGroup]) -> list[Sequence[Row]]:
-        """Answer each group without a charge. Writes nothing, and waits for no writer. Raises StorageError."""
+        """Answer each group without a charge. Waits for no writer, and writes nothing. Raises StorageError.
+
+        After a step back of the clock it writes the states that have to be repaired, if it can.
+        """
         ends = time.monotonic() + self.deadline
         with self._reader.connected(ends) as connection:
-            return [until_free(self.address, ends, partial(self._peeked, connection, group)) for group in groups]
+            found = [until_free(self.address, ends, partial(self._peeked, connection, group)) for group in groups]
+        repaired = [group for group, (_, changes) in zip(groups, found, strict=True) if changes]
+        if repaired:
+            with suppress(StorageError):  # the answers are right all the same
+                self.commits.decide(PendingCall(repaired, "peek", ends))
+        return [rows for rows, _ in found]
 
     def reset(self, group: Group) -> None:
         """Delete the states of each ask's key and limits. Raises StorageError."""
@@ -87,7 +95,7 @@ class SqliteStorage:
         """
         name = self.names.of(key, limit.numbers)
         found: dict[bytes, bytes] = {}
-        self._read(lambda connection: read_states(connection.cursor(), [name], found))
+        self._read(lambda connection: read_states(connection, [name], found))
         return holders_in(limit.numbers, found[name], self._clock())
 
     def read_document(self, name: str) -> Document:
@@ -112,18 +120,17 @@ class SqliteStorage:
         """Return a storage for tasks over the same states."""
         return AsyncSqliteStorage(shared=self)
 
-    def _peeked(self, connection: sqlite3.Connection, group: StoredGroup) -> list[Row]:
+    def _peeked(self, connection: sqlite3.Connection, group: StoredGroup) -> tuple[list[Row], list[StateChange]]:
         found: dict[bytes, bytes] = {}
-        cursor = connection.cursor()
         is_one = len(group.names) == 1
         if not is_one:
-            cursor.execute("BEGIN")  # one snapshot for all states of the group
+            connection.execute("BEGIN")  # one snapshot for all states of the group
         try:
-            read_states(cursor, group.names, found)
+            read_states(connection, group.names, found)
         finally:
             if not is_one:
-                cursor.execute("ROLLBACK")
-        return group.decide(found, "peek", self._clock())[0]
+                connection.execute("ROLLBACK")
+        return group.decide(found, "peek", self._clock())
 
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         ends = time.monotonic() + self.deadline

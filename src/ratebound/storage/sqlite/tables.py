@@ -1,5 +1,7 @@
 """The tables of a storage in SQLite, and the statements that use them. Statements run inside the caller's transaction.
 
+No cursor is kept: one that the traceback of an error refers to would keep the file open after its connection is closed.
+
 Expired states are removed by whoever writes: a cursor walks over the names, a few rows at a time. There is no index on
 `expires`, because every decision would have to change it.
 """
@@ -44,33 +46,33 @@ def make_tables(connection: sqlite3.Connection, address: SqliteAddress, ends: fl
         raise
 
 
-def read_states(cursor: sqlite3.Cursor, names: Iterable[bytes], found: dict[bytes, bytes]) -> None:
+def read_states(connection: sqlite3.Connection, names: Iterable[bytes], found: dict[bytes, bytes]) -> None:
     """Add the bytes of each state to `found`, unless they are there already; no bytes if there is no such state."""
     for name in names:
         if name not in found:
-            row = cursor.execute(READ, (name,)).fetchone()
+            row = connection.execute(READ, (name,)).fetchone()
             found[name] = b"" if row is None else row[0]
 
 
-def write_states(cursor: sqlite3.Cursor, changes: Iterable[StateChange]) -> None:
+def write_states(connection: sqlite3.Connection, changes: Iterable[StateChange]) -> None:
     """Write states; delete those that have no bytes."""
     for change in changes:
         if change.data:
-            cursor.execute(WRITE, change)
+            connection.execute(WRITE, change)
         else:
-            cursor.execute(DELETE, (change.name,))
+            connection.execute(DELETE, (change.name,))
 
 
-def sweep(cursor: sqlite3.Cursor, after: bytes, most: int, now: int) -> bytes:
+def sweep(connection: sqlite3.Connection, after: bytes, most: int, now: int) -> bytes:
     """Delete the expired ones among the next states after a name, `most` of them. Return the last name looked at.
 
     Return no bytes if there are no more states, so that the next sweep begins at the first.
     """
-    last = cursor.execute(NEXT, (after, most - 1)).fetchone()
+    last = connection.execute(NEXT, (after, most - 1)).fetchone()
     if last is None:
-        cursor.execute(LAST_EXPIRED, (after, now))
+        connection.execute(LAST_EXPIRED, (after, now))
         return b""
-    cursor.execute(EXPIRED, (after, last[0], now))
+    connection.execute(EXPIRED, (after, last[0], now))
     found: bytes = last[0]
     return found
 
