@@ -62,7 +62,7 @@ def site_with_ledger(gate: Any) -> Iterator[AdminSite]:
 @contextmanager
 def under_uvicorn(app: Any = None) -> Iterator[LiveSite]:
     if app is None:
-        with site_with_ledger(AsyncGate(a_policy())) as site, under_uvicorn(AdminAsgi(site)) as live:
+        with site_with_ledger(AsyncGate(a_policy())) as made, under_uvicorn(AdminAsgi(made)) as live:
             yield live
         return
     bound = socket.socket()
@@ -85,7 +85,7 @@ def under_uvicorn(app: Any = None) -> Iterator[LiveSite]:
 @contextmanager
 def under_waitress(app: Any = None) -> Iterator[LiveSite]:
     if app is None:
-        with site_with_ledger(Gate(a_policy())) as site, under_waitress(AdminWsgi(site)) as live:
+        with site_with_ledger(Gate(a_policy())) as made, under_waitress(AdminWsgi(made)) as live:
             yield live
         return
     bound = socket.socket()
