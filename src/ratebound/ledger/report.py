@@ -16,7 +16,7 @@ from ratebound.ledger.periods import checked_zone, month_bounds
 from ratebound.ledger.spans import days_of
 from ratebound.ledger.usage_rows import ClientUsage
 
-MOST_CLIENTS = 20
+MOST_CLIENTS = 10
 # What spreadsheets take for the beginning of a formula, also in full width
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 COLUMNS = ("month", "client", "rule", "units", "overage")
