@@ -300,6 +300,7 @@ class AsyncMemcachedStorage:
 
     def __init__(self, url: str = "", *, shared: MemcachedStorage | None = None, clock: Clock | None = None) -> None:
         self.shared = MemcachedStorage(url, clock=clock) if shared is None else shared
+        self.address: MemcachedAddress = self.shared.address
         self.deadline = self.shared.deadline
         if hasattr(self.shared, "nodes_of"):
             self.nodes_of = self.shared.nodes_of
