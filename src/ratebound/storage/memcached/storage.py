@@ -252,7 +252,12 @@ class MemcachedStorage:
         tries = 0
         while True:
             if item is None:
-                item = server.read([name], until).get(name, ABSENT)
+                try:
+                    item = server.read([name], until).get(name, ABSENT)
+                except TooLate as error:
+                    if tries:  # the server has answered until now: the swaps took the time
+                        raise StorageError(CROWDED, undone=True, outage=False) from error
+                    raise
             states = states_in(item.data, key)
             now = self._clock()
             answers, is_changed = _answers(jobs, states, now)
