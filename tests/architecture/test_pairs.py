@@ -18,6 +18,7 @@ from ratebound import (
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.policy import AsyncGate, Gate
 from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
 from ratebound.web.gate import AsyncWebGate, WebGate
@@ -33,6 +34,7 @@ PAIRS: list[tuple[type, type]] = [
     (RedisStorage, AsyncRedisStorage),
     (GuardedStorage, AsyncGuardedStorage),
     (SharedMemoryStorage, AsyncSharedMemoryStorage),
+    (MemcachedStorage, AsyncMemcachedStorage),
 ]
 # What only one of a pair has: threads that a child process renews, the twin, the event loops.
 ONLY_SYNC: dict[type, set[str]] = {
@@ -40,6 +42,7 @@ ONLY_SYNC: dict[type, set[str]] = {
     MemoryStorage: {"async_twin", "at_once", "renew", "keys", "max_keys", "weight", "evicted", "overflowed"},
     RedisStorage: {"async_twin", "renew"},
     GuardedStorage: {"async_twin"},
+    MemcachedStorage: {"async_twin", "answers", "job", "node_of", "reset_jobs"},
     SharedMemoryStorage: {"async_twin", "too_late", "damaged", "keys", "max_keys", "evicted", "overflowed"},
 }
 ONLY_ASYNC: dict[type, set[str]] = {
@@ -55,6 +58,7 @@ OTHERWISE = {
     "inner",
     "memory",
     "name",
+    "url",
 }  # arguments of another type, or with another default
 
 
