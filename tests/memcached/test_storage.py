@@ -14,7 +14,7 @@ from pymemcache.client.base import Client
 
 from ratebound import AsyncLimiter, InvalidLimit, Limiter, StorageError, parse_limit
 from ratebound.admin.storage_name import storage_name
-from ratebound.limit import Group
+from ratebound.limit import Ask, Group
 from ratebound.policy import AsyncGate, Gate, PolicyError, PolicyFile, RequestView, read_policy
 from ratebound.storage import refusal_of
 from ratebound.storage.guard.guarded import GuardedStorage
@@ -275,6 +275,17 @@ def test_a_call_of_many_groups_of_several_keys_is_answered_in_order(memcached_pa
         assert [found[0][0] for group, found in zip(groups, rows, strict=True) if len(group) > 1] == [True] * 2 + [
             False
         ] * 8
+
+
+@pytest.mark.parametrize("count", [1, 1_000], ids=["one group", "many groups"])
+def test_a_call_of_thousands_of_keys_is_answered(count: int, memcached: Memcached) -> None:
+    url = f"{memcached.url}?timeout=60&prefix={'p' * 90}{next(runs)}-"
+    limit = parse_limit("2/hour")
+    asks: list[Ask] = [(f"key:{number}", (limit,), 1, None, None) for number in range(1_000)]
+    groups: list[Group] = [asks] if count == 1 else [[one] for one in asks]
+    with closing(MemcachedStorage(url)) as made:
+        for allowed in (True, True, False):
+            assert {row[0] for rows in made.evaluate(groups) for row in rows} == {allowed}
 
 
 # What is refused
