@@ -16,6 +16,7 @@ import pytest
 from ratebound import AsyncLimiter, Limiter, StorageError
 from ratebound.ledger import Ledger
 from ratebound.ledger.usage_counts import OTHER
+from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy import AsyncGate, Policy, Rule
 from tests.databases import Postgres
 from tests.ledger.ledgers import make_tables, opened, rows_of, totals_of_rules
@@ -279,3 +280,15 @@ def test_a_commit_whose_answer_was_lost_is_counted_once(postgres: Postgres) -> N
             assert rows_of(ledger) == {("a", "d", ""): (4, 4, 0, 0)}
     finally:
         proxy.close()
+
+
+def test_old_rows_are_removed_a_part_at_a_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    database: Any = ledger._database
+    monkeypatch.setattr("ratebound.ledger.database.SWEEPING", 0.0)
+    monkeypatch.setattr(f"{type(database).__module__}.SWEPT", 5)
+    database.write(b"w", 1, [UsageRecord(0, f"c{number:02}", "r", "", 1, 1, 0, 0) for number in range(12)])
+    found = []
+    for _ in range(3):
+        is_done = database.maintain(2_000_000_000, 86_400)
+        found.append((is_done, len(rows_of(ledger))))
+    assert found == [(False, 7), (False, 2), (True, 0)]

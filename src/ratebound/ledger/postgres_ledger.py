@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from ratebound.calendar_period import Calendar
 from ratebound.clock import SECOND
 from ratebound.errors import StorageError
-from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS, totals_of
+from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS, sweep, totals_of
 from ratebound.ledger.postgres_tables import COMPONENT, MIGRATIONS, OTHER_MONTHS, USAGE
 from ratebound.ledger.queries import microseconds_at
 from ratebound.ledger.usage_rows import UsageRecord
@@ -31,6 +32,7 @@ MONTH = re.compile(rf"{USAGE}_([0-9]{{4}})_([0-9]{{2}})")
 MONTHS = Calendar("month")
 NO_PRIVILEGE, MISPLACED = "42501", "23514"  # SQLSTATEs: of the user; rows of a new partition are in "other"
 
+KEYS = {USAGE: "bucket, client, rule, endpoint", f"{USAGE}_totals": "bucket, rule"}
 _TABLES = (USAGE, f"{USAGE}_totals", "ratebound_flushes", "ratebound_audit")
 _ADDING = ", ".join(
     f"{name} = LEAST(GREATEST(old.{name} + excluded.{name}, -{MOST_UNITS}), {MOST_UNITS})"
@@ -94,7 +96,7 @@ class PostgresLedger:
         finally:
             connection.close()
 
-    def maintain(self, now: int, keep: int | None) -> None:
+    def maintain(self, now: int, keep: int | None) -> bool:
         """Make partitions of the next months, and remove old ones; see LedgerDatabase.
 
         Whole months are removed, as soon as all of a month is older than `keep`.
@@ -102,11 +104,9 @@ class PostgresLedger:
         with self._writing() as connection:
             self._run(connection, "DELETE FROM ratebound_flushes WHERE at < %s", (now - FLUSHES_KEPT,))
         month = MONTHS.index_at(now * SECOND)
-        try:
-            self._make_partitions(range(month, month + AHEAD))
-        finally:
-            if keep is not None:
-                self._remove_before(MONTHS.index_at((now - keep) * SECOND))
+        is_done = keep is None or self._remove_before(MONTHS.index_at((now - keep) * SECOND))
+        self._make_partitions(range(month, month + AHEAD))
+        return is_done
 
     def hurry(self, seconds: float) -> None:
         """Let no write take longer than this. Another connection is needed for that."""
@@ -155,8 +155,9 @@ class PostgresLedger:
         )
         self._run(connection, f"ALTER TABLE {USAGE} ATTACH PARTITION {name} {_bounds(month)}")
 
-    def _remove_before(self, month: int) -> None:
-        """Remove all usage before a month. Partitions are dropped; what is left elsewhere is deleted in parts."""
+    def _remove_before(self, month: int) -> bool:
+        """Remove all usage before a month. Partitions are dropped; what is left elsewhere is deleted in parts. Return
+        False if not all of it was."""
         with self._writing() as connection:
             found = [name for name in self._partitions(connection) if _is_before(name, month)]
         for name in found:
@@ -168,16 +169,14 @@ class PostgresLedger:
                         if error.sqlstate != NO_PRIVILEGE:
                             raise
                         raise _NotAllowed from error
-        for table, key in ((USAGE, "bucket, client, rule, endpoint"), (f"{USAGE}_totals", "bucket, rule")):
-            removed = SWEPT
-            while removed == SWEPT:
-                with self._writing() as connection:
-                    removed = self._run(
-                        connection,
-                        f"DELETE FROM {table} WHERE ({key}) IN"
-                        f" (SELECT {key} FROM {table} WHERE bucket < %s LIMIT {SWEPT})",
-                        (_start(month),),
-                    ).rowcount
+        return all(sweep(partial(self._remove, table, _start(month)), SWEPT) for table in KEYS)
+
+    def _remove(self, table: str, before: int) -> int:
+        """Remove some rows of before an instant. Return how many."""
+        key = KEYS[table]
+        statement = f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE bucket < %s LIMIT {SWEPT})"
+        with self._writing() as connection:
+            return int(self._run(connection, statement, (before,)).rowcount)
 
     def _partitions(self, connection: Connection) -> list[str]:
         rows = connection.execute(PARTITIONS.encode(), (self._address.table(USAGE),)).fetchall()

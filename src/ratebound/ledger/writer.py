@@ -64,7 +64,7 @@ class LedgerWriter:
         self._stopping = False
         self._ends = math.inf  # when the time to write is over, once the ledger closes
         self._thread: threading.Thread | None = None
-        self._maintained = -MAINTAINED_EVERY
+        self._maintained = 0.0  # when to maintain the database next
         self._flushes = self._failures = 0
         self._error = ""
         self._counts.clear()
@@ -178,11 +178,12 @@ class LedgerWriter:
 
     def _maintain(self) -> None:
         """Make room and remove what is old, now and then. A failure leaves what was written as it is."""
-        if time.monotonic() - self._maintained < MAINTAINED_EVERY:
+        if self._stopping or time.monotonic() < self._maintained:
             return
-        self._maintained = time.monotonic()
+        self._maintained = time.monotonic() + MAINTAINED_EVERY
         try:
-            self._database.maintain(int(time.time()), self._keep)
+            if not self._database.maintain(int(time.time()), self._keep):
+                self._maintained = 0.0
         except StorageError as error:
             log.warning("the ledger could not be maintained: %s", error)
 
