@@ -335,3 +335,12 @@ def test_a_decision_that_no_ledger_has_counted_has_no_endpoint() -> None:
     assert decision.noted_endpoint() is None
     decision.note_endpoint("GET /")
     assert decision.noted_endpoint() == "GET /"
+
+
+def test_two_ledgers_of_which_one_leaves_endpoints_out_do_not_disturb_each_other() -> None:
+    by_endpoint, plain = counting(endpoint_of=lambda view: view.path), counting()
+    policy = Policy(rules=[Rule("all", "9/minute")])
+    with Gate(policy, storage="memory://", listeners=[by_endpoint, plain]) as gate:
+        gate.settle(gate.decide(request("/a")), cost=4)
+    assert [(row[3], row[4]) for row in by_endpoint.take()] == [("/a", 4)]
+    assert [(row[3], row[4]) for row in plain.take()] == [("", 4)]

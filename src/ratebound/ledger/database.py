@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy.runtime.operator_documents import Change
 from ratebound.storage.secrecy import hidden
+from ratebound.storage.urls import check_storage_is_installed
 
 MOST_UNITS = 2**53  # numbers are capped here, so that sums of them fit into the integers of both databases
 SWEEPING = 1.0  # seconds for which old rows are removed at once
@@ -62,6 +63,7 @@ def open_database(url: object) -> LedgerDatabase:
     found = KINDS.get(url.partition(":")[0].lower())
     if found is None:
         raise ValueError(f"cannot open ledger {hidden(url)}: expected 'sqlite:///usage.db' or 'postgresql://host/db'")
+    check_storage_is_installed(url)
     database: LedgerDatabase = getattr(import_module(found[0]), found[1])(url)
     return database
 

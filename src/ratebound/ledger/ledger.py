@@ -44,6 +44,7 @@ log = logging.getLogger("ratebound")
 
 T = TypeVar("T")
 AT_EXIT = 5.0  # seconds to write what is left when the program ends
+LONGEST = 400  # bytes of the name of a rule or an endpoint
 LONGEST_EVERY = 3600.0  # seconds between two flushes
 
 
@@ -276,10 +277,8 @@ class Ledger:
             client = names.get(key)
             if client is None:
                 client = names[key] = self._names.under(key)
-            bucket = number * self._bucket
-            found.append(
-                UsageRecord(bucket, client, storable(rule), storable(endpoint), units, allowed, denied, overage)
-            )
+            names_of_place = storable(rule, LONGEST), storable(endpoint, LONGEST)
+            found.append(UsageRecord(number * self._bucket, client, *names_of_place, units, allowed, denied, overage))
         return merged(found)
 
 

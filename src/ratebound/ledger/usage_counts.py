@@ -111,7 +111,8 @@ class UsageCounts:
         if not decision.allowed:
             self._denied(decision, endpoint)
             return
-        decision._endpoint = endpoint
+        if self.endpoint_of is not None or decision.noted_endpoint() is None:
+            decision._endpoint = endpoint  # another ledger may have noted one, and this one leaves endpoints out
         # Nearly every decision is about one key: it is counted in as few calls as possible.
         if isinstance(decision, OneLimitDecision):
             key, limits, cost, at = decision._key, decision._plan.limits, decision._cost, decision._answer[5]
