@@ -23,6 +23,7 @@ from tests.ledger.ledgers import make_tables, opened, rows_of, totals_of_rules
 from tests.proxy import Proxy
 
 LONG = os.environ.get("RATEBOUND_LONG") == "1"
+WATCHED = ("ledger/writer.py", "ledger/ledger.py", "ledger/usage_counts.py")
 WITHIN = 30.0  # seconds: a busy machine is no failure
 
 
@@ -292,3 +293,41 @@ def test_old_rows_are_removed_a_part_at_a_time(ledger: Ledger, monkeypatch: pyte
         is_done = database.maintain(2_000_000_000, 86_400)
         found.append((is_done, len(rows_of(ledger))))
     assert found == [(False, 7), (False, 2), (True, 0)]
+
+
+def test_a_flush_that_is_interrupted_loses_nothing(sqlite_ledger: Ledger) -> None:
+    """Interrupted after each line of the ledger's own code, one after the other, until it comes to its end."""
+    limiter = Limiter("1000000/day as d", listeners=[sqlite_ledger])
+    sqlite_ledger.flush()
+    expected = interrupted = 0
+    is_complete = False
+    while not is_complete:
+        limiter.hit("a")
+        limiter.hit("b")
+        expected += 2
+        lines = 0
+
+        def interrupt(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal lines
+            if not frame.f_code.co_filename.endswith(
+                ("ledger/writer.py", "ledger/ledger.py", "ledger/usage_counts.py")
+            ):
+                return None
+            if event == "line" and frame.f_code.co_name != "__call__":
+                lines += 1
+                if lines > interrupted:  # noqa: B023
+                    raise KeyboardInterrupt
+            return interrupt
+
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            sqlite_ledger.flush()
+            is_complete = True
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(before)
+    sqlite_ledger.flush()
+    assert interrupted > 30
+    assert totals_of_rules(sqlite_ledger) == {"d": (expected, expected, 0, 0)}
