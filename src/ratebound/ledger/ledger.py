@@ -57,10 +57,10 @@ class Ledger:
     clients are written. Digests need a `secret`, which all processes share. With `endpoints=False` all endpoints are
     counted together. A ledger with `writes=False` only answers queries.
 
-    `close`, and the end of the program, write what is left. A process that is killed loses at most what it has counted
-    in the last `every` seconds, and nothing is ever counted twice. An outage of the database loses nothing as long as
-    the process lives: up to 100 000 combinations of client, rule and endpoint wait in memory; the usage of further
-    clients is then added up as "other".
+    `close`, and the end of the program, write what is left. A process that is killed loses what it has counted since
+    its last flush: at most `every` seconds while the database answers. Nothing is counted twice. An outage of the
+    database loses nothing as long as the process lives: up to 100 000 combinations of client, rule and endpoint wait in
+    memory; the usage of further clients is then added up as "other".
 
     Queries raise StorageError if the database does not answer. They do not see what is not written yet: see `flush`.
     """
@@ -104,7 +104,8 @@ class Ledger:
 
     def flush(self) -> None:
         """Write all that was counted so far. Raises StorageError if that is not possible now: it is tried again."""
-        self._writer.flush()
+        if self._writes:
+            self._writer.flush()
 
     def close(self, timeout: Duration = AT_EXIT) -> bool:
         """Write what is left, for at most `timeout` seconds, and count nothing from now on. Queries still work.
@@ -119,7 +120,10 @@ class Ledger:
         atexit.unregister(self._close_at_exit)
         if self._finalizer is not None:
             self._finalizer.cancel()
-        is_done = self._writer.close(seconds) if self._writes else True
+        if not self._writes:
+            self._database.disconnect()
+            return True
+        is_done = self._writer.close(seconds)
         if not is_done:
             state = self._writer.state
             log.error("the ledger could not be written, and %d entries are lost: %s", state.pending, state.error)

@@ -24,6 +24,7 @@ from ratebound.storage.postgres.connect import Connection, DatabaseError, open_c
 from ratebound.storage.postgres.migrations import newer, version_of
 
 PATIENCE = 10.0  # seconds for a statement: a writer is never in the path of a request
+ASKED = 60.0  # seconds for a query: the top clients of a year take long
 LOCKED = "2s"  # for which a new partition waits for the table: everybody who comes later would wait, too
 LOCK = 0x7261_7465_6C65_6467  # the key of an advisory lock: one process at a time makes and removes partitions
 AHEAD = 3  # months that have a partition: this one and the next two
@@ -38,6 +39,7 @@ _ADDING = ", ".join(
     f"{name} = LEAST(GREATEST(old.{name} + excluded.{name}, -{MOST_UNITS}), {MOST_UNITS})"
     for name in ("units", "allowed", "denied", "overage")
 )
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 ADD_USAGE = (
     f"INSERT INTO {USAGE} AS old SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[],"
     f" %s::bigint[], %s::bigint[], %s::bigint[]) ON CONFLICT (bucket, client, rule, endpoint) DO UPDATE SET {_ADDING}"
@@ -87,7 +89,7 @@ class PostgresLedger:
 
     def select(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query; see LedgerDatabase."""
-        connection = self._open(PATIENCE)
+        connection = self._open(ASKED)
         try:
             found: list[tuple[Any, ...]] = self._run(connection, statement.replace("?", "%s"), parameters).fetchall()
             return found
@@ -133,7 +135,7 @@ class PostgresLedger:
         for month in months:
             name = partition_name(month)
             with self._writing() as connection:
-                if name in self._partitions(connection) or not self._may_change(connection):
+                if not self._may_change(connection) or name in self._partitions(connection):
                     continue
                 try:
                     with connection.transaction():
@@ -199,10 +201,7 @@ class PostgresLedger:
         """Run the body in a transaction. Raises StorageError; then it may or may not have been committed."""
         with self._lock:
             try:
-                if self._connection is None:
-                    self._connection = self._open(self._patience)
-                connection = self._connection
-                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+                connection = self._begun()
                 yield connection
                 connection.execute("COMMIT")
             except DatabaseError as error:
@@ -211,6 +210,18 @@ class PostgresLedger:
             except BaseException:
                 self._drop()
                 raise
+
+    def _begun(self) -> Connection:
+        """Return the connection, in a new transaction. One that was closed while it was idle is replaced."""
+        if self._connection is not None:
+            try:
+                self._connection.execute(BEGIN)
+                return self._connection
+            except DatabaseError:
+                self._drop()
+        self._connection = self._open(self._patience)
+        self._connection.execute(BEGIN)
+        return self._connection
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
