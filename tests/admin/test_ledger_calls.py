@@ -11,7 +11,8 @@ from ratebound.flow import run, run_async
 from ratebound.ledger import Ledger
 from ratebound.policy import AsyncGate, Gate
 from tests.admin.sites import READ_TOKEN, WRITE_TOKEN, Answered, a_policy, a_site, read, request_of
-from tests.ledger_report.filled import FORMULA, MARKUP, fill, filled_ledger
+from tests.ledger.ledgers import KINDS, new_url
+from tests.ledger_report.filled import FORMULA, MARKUP, fill, filled
 
 NOVEMBER = "since=2026-11-01&until=2026-12-01"
 SECRET = "a secret of the digests"
@@ -29,9 +30,14 @@ class AskedLedger:
         return read(asyncio.run(run_async(flow)) if isinstance(self.gate, AsyncGate) else run(flow))
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return filled(new_url(request.param, request, tmp_path_factory.mktemp("ledger")))
+
+
 @pytest.fixture(params=[Gate, AsyncGate], ids=lambda kind: kind.__name__)
-def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AskedLedger]:
-    with Ledger(filled_ledger(tmp_path), clients="name", writes=False) as ledger:
+def asked(request: pytest.FixtureRequest, url: str) -> Iterator[AskedLedger]:
+    with Ledger(url, clients="name", writes=False) as ledger:
         yield AskedLedger(request.param, ledger)
 
 
