@@ -136,6 +136,19 @@ def test_what_is_wrong_is_said_with_its_field(asked: AskedLedger, path: str, fie
     assert (answer.status, answer.fields) == (422, [field]), answer.body
 
 
+def test_pages_that_ask_the_same_cost_as_much_as_one(asked: AskedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = asked(f"api/ledger/denials?{NOVEMBER}").json
+    selects: list[str] = []
+    monkeypatch.setattr(Ledger, "denials", lambda self, **times: selects.append("denials") or [])
+    assert asked(f"api/ledger/denials?{NOVEMBER}").json == first
+    assert selects == []
+    assert asked("api/ledger/denials?since=2026-11-01&until=2026-12-02").json == {"denials": []}
+    assert asked("api/ledger/denials").json == {"denials": []}
+    assert selects == ["denials"] * 2
+    monkeypatch.setattr("ratebound.admin.ledger_calls.FRESH", -1.0)
+    assert asked(f"api/ledger/denials?{NOVEMBER}").json == {"denials": []}
+
+
 def test_a_ledger_that_does_not_answer_is_503(tmp_path: Path) -> None:
     asked = AskedLedger(Gate, Ledger(f"sqlite:///{tmp_path}/none/usage.db", clients="name", writes=False))
     answer = asked("api/ledger/totals")
