@@ -139,7 +139,12 @@ def test_what_is_wrong_is_said_with_its_field(asked: AskedLedger, path: str, fie
 def test_pages_that_ask_the_same_cost_as_much_as_one(asked: AskedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     first = asked(f"api/ledger/denials?{NOVEMBER}").json
     selects: list[str] = []
-    monkeypatch.setattr(Ledger, "denials", lambda self, **times: selects.append("denials") or [])
+
+    def denials(self: Ledger, **times: Any) -> list[Any]:
+        selects.append("denials")
+        return []
+
+    monkeypatch.setattr(Ledger, "denials", denials)
     assert asked(f"api/ledger/denials?{NOVEMBER}").json == first
     assert selects == []
     assert asked("api/ledger/denials?since=2026-11-01&until=2026-12-02").json == {"denials": []}
