@@ -19,6 +19,7 @@ EXPIRES: Final = struct.Struct("<q")  # after the format byte of a state
 SLACK: Final = 2  # seconds: Memcached counts in whole seconds, and may be one early
 MONTH: Final = 2_592_000  # seconds: a longer time is taken for an instant
 DRIFT: Final = 3_600  # seconds that the clock of a server may differ from ours
+GRACE: Final = 3_600 * SECOND  # for which an expired state is kept: a clock that was ahead may be set back
 LAST: Final = 2**31 - 1  # the latest instant that Memcached takes, in 2038
 
 
@@ -56,12 +57,12 @@ def states_in(data: bytes, key: bytes) -> dict[bytes, bytes]:
 
 
 def item_of(states: Mapping[bytes, bytes], now: int) -> tuple[bytes, int]:
-    """Return the bytes of an item, without the states that have expired, and the time to live that Memcached takes."""
+    """Return the bytes of an item, without states that expired long ago, and the time to live that Memcached takes."""
     parts = [bytes((FORMAT,))]
     latest = now
     for name, state in states.items():
         (expires,) = EXPIRES.unpack_from(state, 1)
-        if expires <= now:
+        if expires < now - GRACE:
             continue
         latest = max(latest, expires)
         parts += (ENTRY.pack(name[DIGEST:], len(state)), state)

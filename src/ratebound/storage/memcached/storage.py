@@ -240,7 +240,9 @@ class MemcachedStorage:
         if all(job.mode == "peek" for job in jobs):
             if item is None:
                 item = server.read([name], until).get(name, ABSENT)
-            return _answers(jobs, states_in(item.data, key), self._clock())[0]
+            answers, is_repaired = _answers(jobs, states_in(item.data, key), self._clock())
+            if not is_repaired:  # else the clock has stepped back
+                return answers
         return self._lines.run(name, jobs, until, partial(self._swapped, server, key, name, item))
 
     def _swapped(
