@@ -75,7 +75,6 @@ def commands(page: str) -> list[str]:
 def test_the_commands_of_a_page_about_a_database_run_after_its_examples(
     page: str, on_servers: Callable[[str], str], tmp_path: Path
 ) -> None:
-    _wait_for(page)
     assert run(on_servers("\n".join(blocks(page, "python")))).returncode == 0
     assert commands(page)
     for command in commands(page):
@@ -83,12 +82,6 @@ def test_the_commands_of_a_page_about_a_database_run_after_its_examples(
         given = given[: given.index(">")] if ">" in given else given
         done = subprocess.run([sys.executable, "-m", *given], capture_output=True, text=True, cwd=tmp_path, timeout=60)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
-
-
-def _wait_for(page: str) -> None:
-    """Skip a page whose commands have not landed yet."""
-    if page == "docs/ledger.md" and "MIGRATIONS" not in (ROOT / "src/ratebound/cli/postgres_tables.py").read_text():
-        pytest.skip("not there yet")
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:
