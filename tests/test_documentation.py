@@ -6,11 +6,17 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from ratebound import Limiter
+from ratebound.ledger import Change, Ledger
+from ratebound.storage import unguarded
 from tests.databases import Memcached, Postgres
 
 ROOT = Path(__file__).parent.parent
@@ -82,6 +88,33 @@ def test_the_commands_of_a_page_about_a_database_run_after_its_examples(
         given = given[: given.index(">")] if ">" in given else given
         done = subprocess.run([sys.executable, "-m", *given], capture_output=True, text=True, cwd=tmp_path, timeout=60)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
+def test_the_privileges_that_the_pages_grant_are_enough(postgres: Postgres) -> None:
+    owner, role = postgres.new_database(), f"app{time.time_ns()}"
+    subprocess.run([sys.executable, "-m", "ratebound", "storage", "init", owner], check=True, capture_output=True)
+    statements = "".join(blocks("docs/postgresql.md", "sql") + blocks("docs/ledger.md", "sql"))
+    assert "CREATE ROLE app" in statements
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(re.sub(r"\bapp\b", role, statements).encode())
+    url = owner.replace("ratebound@", f"{role}@")
+    try:
+        with Limiter("2/hour", storage=f"{url}?timeout=10", failure="raise") as limiter:
+            assert [limiter.hit("a").allowed for _ in range(3)] == [True, True, False]
+            limiter.reset("a")
+            storage = unguarded(limiter.storage)
+            assert storage.write_document("blocks", b"{}", 0)
+            assert storage.sweep() == 0
+        with Ledger(url, clients="name") as ledger:
+            Limiter("2/hour as api", listeners=[ledger]).hit("user:42")
+            ledger.flush()
+            ledger.record_changes([Change(datetime.now(UTC), "ann", "block", "user:42", "")])
+            assert [row.client for row in ledger.top()] == ["user:42"]
+            assert [change.by for change in ledger.audit()] == ["ann"]
+    finally:
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute(f"DROP OWNED BY {role}".encode())
+            connection.execute(f"DROP ROLE {role}".encode())
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:
