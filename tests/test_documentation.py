@@ -16,6 +16,7 @@ import pytest
 
 from ratebound import Limiter
 from ratebound.ledger import Change, Ledger
+from ratebound.policy import Gate, RequestView, load_policy
 from ratebound.storage import unguarded
 from tests.databases import Memcached, Postgres
 
@@ -115,6 +116,22 @@ def test_the_privileges_that_the_pages_grant_are_enough(postgres: Postgres) -> N
         with psycopg.connect(owner, autocommit=True) as connection:
             connection.execute(f"DROP OWNED BY {role}".encode())
             connection.execute(f"DROP ROLE {role}".encode())
+
+
+def test_the_bill_of_the_guide_has_what_exceeds_the_quota(tmp_path: Path) -> None:
+    (rules,) = blocks("docs/ledger.md", "yaml")
+    policy, url = tmp_path / "policy.yaml", f"sqlite:///{tmp_path}/usage.db"
+    policy.write_text(rules.replace("1000000/", "2/"))
+    ledger = Ledger(url, clients="name")
+    with Gate(load_policy(policy), listeners=[ledger]) as gate:
+        for _ in range(3):
+            assert gate.decide(RequestView("GET", "/api/report", peer="192.0.2.1"))
+    assert ledger.close()
+    (month,) = ledger.months()
+    command = ["ratebound", "ledger", "overage", "--month", month, "--format", "csv", "--ledger", url]
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=True, timeout=60)
+    heading = next(block for block in blocks("docs/ledger.md", "text") if "overage" in block).splitlines()[0]
+    assert done.stdout.splitlines() == [heading, f"{month},192.0.2.1,api,3,1"]
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:
