@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from ratebound.policy.function_errors import function_errors
 from ratebound.testing import FakeClock
-from tests.databases import Memcached, Postgres, memcached_servers, postgres_server
+from tests.databases import Memcached, PgBouncer, Postgres, memcached_servers, pgbouncer_of, postgres_server
 from tests.servers import Cluster, SentinelGroup, Server, cluster, redis_server, sentinel_group
 from tests.zones import fresh_zone_url
 
@@ -45,7 +45,9 @@ SERVER_FIXTURES = {
     "served",
     "postgres",
     "fresh_postgres",
+    "pgbouncer",
     "memcached",
+    "memcached_pair",
     "fresh_memcached",
 }
 SERVER_STARTERS = {
@@ -176,9 +178,22 @@ def fresh_postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
+def pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    with pgbouncer_of(postgres) as bouncer:
+        yield bouncer
+
+
+@pytest.fixture(scope="session")
 def memcached() -> Iterator[Memcached]:
     with memcached_servers() as (server,):
         yield server
+
+
+@pytest.fixture(scope="session")
+def memcached_pair() -> Iterator[list[Memcached]]:
+    """Two that share the keys of a storage."""
+    with memcached_servers(2) as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ratebound.arguments import as_listeners, as_storage, unlimited
 from ratebound.clock import Clock
 from ratebound.decision import Decision
 from ratebound.duration import Duration
-from ratebound.events import Listener, log
+from ratebound.events import Listener, Settled, log
 from ratebound.flow import run, run_async
 from ratebound.fork import renew_in_children
 from ratebound.holding import Held, loop_renewers, thread_renewer
@@ -47,7 +47,7 @@ from ratebound.storage.memory import states_of
 from ratebound.storage.quick_states import GuardedQuickStates, QuickStates
 from ratebound.storage.urls import open_async_storage, open_storage
 from ratebound.switch import switch
-from ratebound.telling import tell_decided, tell_settled
+from ratebound.telling import tell, tell_decided, tell_settled
 from ratebound.waiting import slot_waiters
 
 NOT_RELEASED = "slots could not be released; they end with their lease: %s"
@@ -143,10 +143,15 @@ class _Deciding(Generic[S]):
         return decisions
 
     def _told_settled(self, decision: Decision, settled: Decision) -> Decision:
-        """Tell the listeners of strikes and warnings that settling has brought about, and return what it returns."""
+        """Tell the listeners of a settlement and of what it has brought about, and return what it returns."""
         if self.listeners:
             tell_settled(self.listeners, decision, settled)
         return settled
+
+    def _told_undone(self, decision: Decision, rows: Sequence[Row]) -> None:
+        """Tell the listeners that a decision costs nothing after all. Undoing brings about nothing else."""
+        if self.listeners:
+            tell(self.listeners, Settled(decision, restated(decision, [0] * len(decision.asks), rows)))
 
     def _told_each_settled(self, settlements: Sequence[Settlement], answers: Sequence[Sequence[Row]]) -> list[Decision]:
         """Tell the listeners what settling has brought about, and return the decisions as they stand then."""
@@ -303,7 +308,8 @@ class Decider(_Deciding[Storage]):
             slots = slots_of(decision.asks, -1)
             if slots:
                 thread_renewer.forget(slots)
-            self.evaluate((undoing(decision.asks, decision.rows),), "force")
+            rows = self.evaluate((undoing(decision.asks, decision.rows),), "force")[0]
+            self._told_undone(decision, rows)
             slot_waiters.wake(slots)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:
@@ -494,7 +500,8 @@ class AsyncDecider(_Deciding[AsyncStorage]):
             slots = slots_of(decision.asks, -1)
             if slots:
                 loop_renewers.forget(slots)
-            await self.evaluate((undoing(decision.asks, decision.rows),), "force")
+            rows = (await self.evaluate((undoing(decision.asks, decision.rows),), "force"))[0]
+            self._told_undone(decision, rows)
             slot_waiters.wake(slots)
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> Sequence[Sequence[Row]]:

@@ -46,10 +46,13 @@ class Plan:
 class Decision:
     """The answer to one request: true if it is allowed. Durations are float seconds here."""
 
-    __slots__ = ("_asks", "_rows", "allowed", "final")
+    __slots__ = ("_asks", "_endpoint", "_rows", "allowed", "final")
 
     allowed: bool
     final: str  # the reason why it cannot be settled any more; empty until then
+    # The endpoint under which a usage ledger has counted it, so that it counts a settlement there as well. Not set, to
+    # save the time, unless a ledger listens; never set for a shadow.
+    _endpoint: str
     _asks: Group
     _rows: Sequence[Row]
 
@@ -85,6 +88,14 @@ class Decision:
     def rows(self) -> Sequence[Row]:
         """The answers of the storage: the fields of `outcomes` in plain tuples."""
         return self._rows
+
+    def note_endpoint(self, endpoint: str) -> None:
+        """Note the endpoint under which a usage ledger counts this decision; empty without a request."""
+        self._endpoint = endpoint
+
+    def noted_endpoint(self) -> str | None:
+        """Return the endpoint that was noted; None if no usage ledger has counted this decision."""
+        return getattr(self, "_endpoint", None)
 
     @property
     def outcomes(self) -> list[Outcome]:

@@ -1,5 +1,5 @@
-"""The events that listeners receive: decisions and what follows from them, storage calls, outages, recoveries, lost
-slots and overload.
+"""The events that listeners receive: decisions, settlements and what follows from them, storage calls, outages,
+recoveries, lost slots and overload.
 
 A listener is any function of one event. It runs in the thread or task where the event happens, so it must be quick and
 must not block. An exception in a listener is logged and does not change the decision. Ready-made listeners are in
@@ -18,10 +18,32 @@ log = logging.getLogger("ratebound")
 
 
 class Decided(NamedTuple):
-    """A request was decided. `seconds` is the time that took, including the storage but not sleeping."""
+    """A request was decided. `seconds` is the time that took, including the storage but not sleeping.
+
+    `request` is the RequestView of a decision that a gate made, else None. It is personal and lives no longer than its
+    request, so the text and the pickle of this event leave it out.
+    """
 
     decision: Decision
     seconds: float
+    request: Any = None
+
+    def __repr__(self) -> str:
+        return f"Decided(decision={self.decision!r}, seconds={self.seconds!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy the event without its request."""
+        return Decided, (self.decision, self.seconds)
+
+
+class Settled(NamedTuple):
+    """An allowed decision has cost another amount after all: it was settled, or undone.
+
+    `settled` is the decision as it stands now. Its asks have the new costs, and its `overage` is the change.
+    """
+
+    decision: Decision
+    settled: Decision
 
 
 class Called(NamedTuple):
@@ -133,6 +155,7 @@ class RequestShed(NamedTuple):
 
 Event = (
     Decided
+    | Settled
     | Struck
     | BlockBegan
     | Warned

@@ -36,7 +36,7 @@ from ratebound.limit import Check, Limit, checked_key, checked_warn, decided_loc
 from ratebound.rate_limited import RateLimited
 from ratebound.reservation import AsyncReservation, Reservation
 from ratebound.slots import Holder
-from ratebound.storage import AsyncStorage, RedisClient, Storage
+from ratebound.storage import AsyncStorage, RedisClient, Storage, refuse_unkept
 from ratebound.usage import Usage, granting, usage_ask, usages_of
 from ratebound.values import Values
 from ratebound.waiting import Lines, reserves, wait_by_place, wait_for_slots, wait_in_line
@@ -83,6 +83,7 @@ class Limiter(LimiterFields):
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=False)
         self._decider = Decider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
+        refuse_unkept(self._decider.storage, self.limits)
         self._fast_path = self._decider.fast_path
         self._lines = Lines()
 
@@ -93,7 +94,9 @@ class Limiter(LimiterFields):
 
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
-        self._use(limits)
+        found = limit_set(limits)
+        refuse_unkept(self._decider.storage, found)
+        self._use(found)
         self._decider.forget_local()
 
     def _use(self, limits: Limit | Iterable[Limit]) -> None:
@@ -111,6 +114,7 @@ class Limiter(LimiterFields):
 
     @storage.setter
     def storage(self, storage: Storage) -> None:
+        refuse_unkept(storage, self.limits)
         self._decider.storage = storage
 
     @hit_method
@@ -368,6 +372,7 @@ class AsyncLimiter(LimiterFields):
         self.max_delay = as_seconds("max_delay", max_delay)
         self._sleep = as_sleep(sleep, awaited=True)
         self._decider = AsyncDecider(storage, failure=failure, deadline=deadline, workers=workers, listeners=listeners)
+        refuse_unkept(self._decider.storage, self.limits)
         self._fast_path = self._decider.fast_path
         self._lines = Lines()
 
@@ -378,7 +383,9 @@ class AsyncLimiter(LimiterFields):
 
     @limits.setter
     def limits(self, limits: Limit | Iterable[Limit]) -> None:
-        self._use(limits)
+        found = limit_set(limits)
+        refuse_unkept(self._decider.storage, found)
+        self._use(found)
         self._decider.forget_local()
 
     def _use(self, limits: Limit | Iterable[Limit]) -> None:
@@ -394,6 +401,7 @@ class AsyncLimiter(LimiterFields):
 
     @storage.setter
     def storage(self, storage: AsyncStorage) -> None:
+        refuse_unkept(storage, self.limits)
         self._decider.storage = storage
 
     @hit_method

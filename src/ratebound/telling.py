@@ -4,20 +4,21 @@ It is apart from the events because it is compiled: a NamedTuple in a compiled m
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from ratebound.consequences import Consequence, consequences_of, consequences_of_settling
 from ratebound.decision import Decision
-from ratebound.events import Decided, Listener, log
+from ratebound.events import Decided, Listener, Settled, log
 
 # Compiled code reads a Final without looking up its name.
 _DECIDED: Final[type[Decided]] = Decided
+_SETTLED: Final[type[Settled]] = Settled
 _tuple_new: Final = tuple.__new__
 
 
-def decided(decision: Decision, seconds: float) -> Decided:
-    """Return `Decided(decision, seconds)` in about half the time: a NamedTuple's constructor is a Python function."""
-    return _tuple_new(_DECIDED, (decision, seconds))
+def decided(decision: Decision, seconds: float, request: Any = None) -> Decided:
+    """Return `Decided(…)` in about half the time: a NamedTuple's constructor is a Python function."""
+    return _tuple_new(_DECIDED, (decision, seconds, request))
 
 
 def tell(listeners: tuple[Listener, ...], event: object) -> None:
@@ -29,9 +30,10 @@ def tell(listeners: tuple[Listener, ...], event: object) -> None:
             log.exception("a listener failed; the decision stands")
 
 
-def tell_decided(listeners: tuple[Listener, ...], decision: Decision, seconds: float) -> None:
-    """Tell every listener of a decision, and of what follows from it. `seconds` is the time that it took."""
-    tell(listeners, decided(decision, seconds))
+def tell_decided(listeners: tuple[Listener, ...], decision: Decision, seconds: float, request: Any = None) -> None:
+    """Tell every listener of a decision, and of what follows from it. `seconds` is the time that it took, and `request`
+    the request that a gate decided."""
+    tell(listeners, decided(decision, seconds, request))
     if _is_watched(decision):
         tell_consequences(listeners, decision)
 
@@ -42,7 +44,9 @@ def tell_consequences(listeners: tuple[Listener, ...], decision: Decision) -> No
 
 
 def tell_settled(listeners: tuple[Listener, ...], decision: Decision, settled: Decision) -> None:
-    """Tell every listener of the strikes, blocks and warnings that settling a decision has brought about."""
+    """Tell every listener that a decision was settled, and of the strikes, blocks and warnings that this has brought
+    about."""
+    tell(listeners, _tuple_new(_SETTLED, (decision, settled)))
     if _is_watched(decision):
         _tell_each(listeners, consequences_of_settling(decision, settled))
 

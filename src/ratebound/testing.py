@@ -12,9 +12,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import wraps
 
 from ratebound.clock import SECOND
 from ratebound.duration import Duration
+from ratebound.errors import InvalidLimit
 from ratebound.limit import ALGORITHMS, GRANT, NO_STRIKE, NOT_GIVEN, SPAN, STRIKE, Ask, Extra, Group, Limit, Mode
 from ratebound.notation import parse_limit, parse_limits
 from ratebound.outcome import Outcome, Row
@@ -28,6 +30,7 @@ from ratebound.storage import (
     documents_of,
     holders_of,
     keeps_documents,
+    refusal_of,
 )
 from ratebound.switch import switch
 
@@ -99,6 +102,10 @@ class Blocking:
         found: list[HeldSlot] = self._runner.run(holders_of(self.storage)(key, limit))
         return found
 
+    def refusal_of(self, limit: Limit) -> str:
+        """Return why the storage does not keep a limit; "" if it does."""
+        return refusal_of(self.storage, limit)
+
     @property
     def keeps_documents(self) -> bool:
         """True if the storage keeps shared documents."""
@@ -144,6 +151,44 @@ def ask_together(storage: Storage, *asks: tuple[str, str, int], mode: Mode = "sp
     """Return the outcomes of several checks (key, limit, cost) decided as one group."""
     group: list[Ask] = [(key, (parse_limit(text),), cost, None, None) for key, text, cost in asks]
     return [Outcome(*row) for row in storage.evaluate((group,), mode)[0]]
+
+
+Claim = Callable[[Storage, FakeClock], None]
+
+
+def about(*texts: str) -> Callable[[Claim], Claim]:
+    """Return a decorator for a claim about limits that a storage may refuse (see `refusal_of` in `ratebound.storage`).
+
+    If the storage refuses one of them, the claim is that it does so without charging anything.
+    """
+    limits = [parse_limit(text) for text in texts]
+
+    def decorate(claim: Claim) -> Claim:
+        @wraps(claim)
+        def claimed(storage: Storage, clock: FakeClock) -> None:
+            refused = [limit for limit in limits if refusal_of(storage, limit)]
+            for limit in refused:
+                _is_refused(storage, limit)
+            if not refused:
+                claim(storage, clock)
+
+        return claimed
+
+    return decorate
+
+
+def _is_refused(storage: Storage, limit: Limit) -> None:
+    """Assert that a storage raises InvalidLimit for a limit, in every mode, and charges nothing beside it."""
+    rate = parse_limit("10/hour as beside")
+    modes: tuple[Mode, ...] = ("spend", "peek", "force")
+    for mode in modes:
+        said = ""
+        try:
+            storage.evaluate(((("refused", (rate, limit), 1, None, None),),), mode)
+        except InvalidLimit as error:
+            said = str(error)
+        assert refusal_of(storage, limit) in said != "", (limit, mode)
+    assert ask(storage, "refused", rate, mode="peek").remaining == 10, limit
 
 
 def _each(count: int, period: int, burst: int = 0) -> list[Limit]:
@@ -558,6 +603,7 @@ def without_patience_a_bucket_counts_at_once_what_a_queue_beside_it_delays(stora
             assert ask(storage, key, bucket).allowed == allowed, (key, seconds)
 
 
+@about("3 concurrent for 10 seconds")
 def holders_are_the_slots_that_are_held_now(storage: Storage, clock: FakeClock) -> None:
     """`holders` lists id and expiry of live slots, the earliest first. A storage without it has nothing to keep."""
     if getattr(storage, "holders", None) is None:
@@ -814,6 +860,7 @@ def a_refund_of_a_quota_is_for_its_own_window(storage: Storage, clock: FakeClock
     assert ask(storage, "a", limit, -1, "force").remaining == 1
 
 
+@about("2 concurrent")
 def slots_are_held_until_they_are_released_or_their_lease_ends(storage: Storage, clock: FakeClock) -> None:
     """No more than the count are held at once; each for one lease, unless it is released."""
     limit = parse_limit("3 concurrent for 10 seconds")
@@ -839,6 +886,7 @@ def slots_are_held_until_they_are_released_or_their_lease_ends(storage: Storage,
     assert ask(storage, "a", limit, mode="peek")[:4] == (True, 3, 0, 0)
 
 
+@about("2 concurrent")
 def a_slot_that_is_held_is_renewed(storage: Storage, clock: FakeClock) -> None:
     """A slot that is taken again, or forced, is held for a lease from then on. It is still one slot."""
     limit = parse_limit("2 concurrent for 10 seconds")
@@ -851,6 +899,7 @@ def a_slot_that_is_held_is_renewed(storage: Storage, clock: FakeClock) -> None:
     assert ask(storage, "a", limit, mode="peek").remaining == 1, "the other one has expired"
 
 
+@about("2 concurrent")
 def a_slot_can_be_held_above_the_count(storage: Storage, clock: FakeClock) -> None:
     """Force holds a slot always: its work runs. None is free before enough of them have gone."""
     limit = parse_limit("2 concurrent")
@@ -866,6 +915,7 @@ def a_slot_can_be_held_above_the_count(storage: Storage, clock: FakeClock) -> No
     assert ask(storage, "a", limit, mode="peek").remaining == 0, "without an id nothing changes"
 
 
+@about("2 concurrent")
 def a_slot_takes_no_cost(storage: Storage, clock: FakeClock) -> None:
     """A request has one slot, whatever it costs. The largest id is 2**53 - 1."""
     limit = parse_limit("2 concurrent")
@@ -875,6 +925,7 @@ def a_slot_takes_no_cost(storage: Storage, clock: FakeClock) -> None:
     assert ask(storage, "a", limit, 1_000, "peek").allowed
 
 
+@about("2 concurrent")
 def a_peek_takes_no_slot(storage: Storage, clock: FakeClock) -> None:
     """A peek tells what a spend would, with and without an id. A slot that is held is allowed again."""
     limit = parse_limit("2 concurrent")
@@ -888,6 +939,7 @@ def a_peek_takes_no_slot(storage: Storage, clock: FakeClock) -> None:
         assert ask(storage, "a", limit, mode="peek", extra=slot(2))[:3] == (True, 0, 0)
 
 
+@about("2 concurrent")
 def a_changed_lease_or_count_keeps_the_slots(storage: Storage, clock: FakeClock) -> None:
     """Slots that differ in count or lease share a state. A reset forgets them, and force puts them back."""
     ask(storage, "a", "2 concurrent for 10 seconds", extra=slot(1))
@@ -903,6 +955,7 @@ def _all_kinds() -> tuple[Limit, Limit, Limit]:
     return parse_limit("10/minute burst 10"), parse_limit("20/calendar-month"), parse_limit("2 concurrent")
 
 
+@about("2 concurrent")
 def rates_quotas_and_slots_are_decided_together(storage: Storage, clock: FakeClock) -> None:
     """A group of all kinds charges all of them or none, whichever denies, and each answers with what it has left."""
     limits = _all_kinds()
@@ -925,6 +978,7 @@ def rates_quotas_and_slots_are_decided_together(storage: Storage, clock: FakeClo
         assert peeks == left, key
 
 
+@about("2 concurrent")
 def settling_leaves_slots_alone_and_undoing_releases_them(storage: Storage, clock: FakeClock) -> None:
     """A settlement corrects rates and quotas; undoing a decision leaves nothing behind."""
     limits = _all_kinds()
@@ -942,6 +996,9 @@ def a_row_of_a_quota_or_a_slot_has_all_fields(storage: Storage, clock: FakeClock
     modes: tuple[Mode, ...] = ("peek", "spend", "spend", "peek", "force")
     for text in ("1/calendar-day", "1/calendar-day over allow as metered", "1 concurrent"):
         limit = parse_limit(text)
+        if refusal_of(storage, limit):
+            _is_refused(storage, limit)
+            continue
         for number, (mode, cost) in enumerate((mode, cost) for cost in (1, 2) for mode in modes):
             group: Group = (("a", (limit,), cost, None, [slot(number)] if limit.has_slots else None),)
             for row in storage.evaluate((group,), mode)[0]:
@@ -975,6 +1032,7 @@ def ask_limits(
     return [Outcome(*row) for row in storage.evaluate((group,), mode)[0]]
 
 
+@about("2 distinct account/minute")
 def values_count_until_one_period_after_their_last_allowed_sight(storage: Storage, clock: FakeClock) -> None:
     """No more than the count are allowed; one that is counted passes, and then counts for longer."""
     limit = parse_limit("3 distinct account/10 seconds")
@@ -998,6 +1056,7 @@ def values_count_until_one_period_after_their_last_allowed_sight(storage: Storag
     assert ask(storage, "a", limit, mode="peek")[:4] == (True, 3, 0, 0)
 
 
+@about("2 distinct account/minute")
 def a_denied_value_is_not_stored(storage: Storage, clock: FakeClock) -> None:
     """Thousands of denied values leave nothing behind: neither a count nor a longer wait."""
     limit = parse_limit("2 distinct account/minute")
@@ -1009,6 +1068,7 @@ def a_denied_value_is_not_stored(storage: Storage, clock: FakeClock) -> None:
     assert [ask(storage, "a", limit, extra=sight(digest)).remaining for digest in (50, 60)] == [1, 0]
 
 
+@about("2 distinct account/minute")
 def a_value_takes_no_cost(storage: Storage, clock: FakeClock) -> None:
     """A request has one value, whatever it costs. The largest digest is 2**53 - 1."""
     limit = parse_limit("2 distinct account/minute")
@@ -1018,6 +1078,7 @@ def a_value_takes_no_cost(storage: Storage, clock: FakeClock) -> None:
     assert ask(storage, "a", limit, 1_000, "peek", extra=sight(2**53 - 1)).allowed
 
 
+@about("2 distinct account/minute")
 def a_peek_counts_no_value(storage: Storage, clock: FakeClock) -> None:
     """A peek tells what a spend would, with and without a digest."""
     limit = parse_limit("2 distinct account/minute")
@@ -1031,6 +1092,7 @@ def a_peek_counts_no_value(storage: Storage, clock: FakeClock) -> None:
         assert ask(storage, "a", limit, mode="peek", extra=sight(2))[:3] == (True, 0, 0)
 
 
+@about("2 distinct account/minute")
 def a_sight_is_taken_back_unless_the_value_was_seen_since(storage: Storage, clock: FakeClock) -> None:
     """Settling to 0 and undoing take back what the decision added, and no other sight."""
     limit = parse_limit("3 distinct account/minute")
@@ -1071,6 +1133,7 @@ def a_sight_is_taken_back_unless_the_value_was_seen_since(storage: Storage, cloc
     assert left() == (2, 60 * SECOND), "it was seen after a reset"
 
 
+@about("2 distinct account/minute")
 def a_value_can_be_counted_above_the_count(storage: Storage, clock: FakeClock) -> None:
     """Force counts a value always; without a digest nothing changes."""
     limit = parse_limit("2 distinct account/minute")
@@ -1086,6 +1149,7 @@ def a_value_can_be_counted_above_the_count(storage: Storage, clock: FakeClock) -
     assert ask(storage, "a", limit, mode="peek").remaining == 0
 
 
+@about("2 distinct account/minute")
 def a_changed_count_of_values_keeps_them_and_a_changed_period_starts_anew(storage: Storage, clock: FakeClock) -> None:
     """Limits that differ in count share values. A reset forgets them."""
     for digest in (1, 2):
@@ -1098,6 +1162,7 @@ def a_changed_count_of_values_keeps_them_and_a_changed_period_starts_anew(storag
     assert ask(storage, "a", "2 distinct account/minute", extra=sight(3)).remaining == 1
 
 
+@about("2 distinct account/minute")
 def a_clock_that_steps_back_frees_no_value(storage: Storage, clock: FakeClock) -> None:
     """Values count until the instant that they were given."""
     limit = parse_limit("2 distinct account/minute")
@@ -1110,6 +1175,7 @@ def a_clock_that_steps_back_frees_no_value(storage: Storage, clock: FakeClock) -
     assert ask(storage, "a", limit, extra=sight(3)).allowed
 
 
+@about(PENALTY)
 def a_denial_is_a_strike_in_the_same_step(storage: Storage, clock: FakeClock) -> None:
     """The row of the penalty shows it. Denials within one second are one strike."""
     texts = f"2/hour fixed-window; {PENALTY}"
@@ -1127,6 +1193,7 @@ def a_denial_is_a_strike_in_the_same_step(storage: Storage, clock: FakeClock) ->
     assert ask_limits(storage, "b", texts)[1].remaining == 2, "another key has strikes of its own"
 
 
+@about(PENALTY)
 def an_allowed_check_stores_no_strike(storage: Storage, clock: FakeClock) -> None:
     """A penalty is as untouched after thousands of allowed checks, and so is one that was only looked at."""
     for _ in range(20):
@@ -1143,6 +1210,7 @@ def _block(storage: Storage, clock: FakeClock, key: str = "a", text: str = PENAL
     return row
 
 
+@about(PENALTY)
 def a_blocked_key_stays_blocked_until_exactly_the_end(storage: Storage, clock: FakeClock) -> None:
     """Whatever it asks meanwhile: its denials charge nothing and make the block no longer."""
     texts = f"5/second fixed-window; {PENALTY}"
@@ -1161,6 +1229,7 @@ def a_blocked_key_stays_blocked_until_exactly_the_end(storage: Storage, clock: F
     assert all(answer.allowed for answer in ask_limits(storage, "a", texts))
 
 
+@about(PENALTY)
 def blocks_become_longer_and_are_forgotten(storage: Storage, clock: FakeClock) -> None:
     """The last length repeats. `forget` runs from the end of a block, and a strike restarts it."""
     for length in (10, 60, 60, 60):
@@ -1176,6 +1245,7 @@ def blocks_become_longer_and_are_forgotten(storage: Storage, clock: FakeClock) -
     assert _block(storage, clock).retry_after_us == 10 * SECOND
 
 
+@about(PENALTY)
 def a_reset_lifts_a_block(storage: Storage, clock: FakeClock) -> None:
     """Of that key alone; it begins anew, as if it had never been blocked."""
     for key in ("a", "b"):
@@ -1186,6 +1256,7 @@ def a_reset_lifts_a_block(storage: Storage, clock: FakeClock) -> None:
     assert _block(storage, clock).retry_after_us == 10 * SECOND
 
 
+@about(PENALTY)
 def a_changed_penalty_keeps_its_strikes_and_blocks(storage: Storage, clock: FakeClock) -> None:
     """So a reload frees nobody. Only the name separates two penalties of a key."""
     _block(storage, clock)
@@ -1197,6 +1268,7 @@ def a_changed_penalty_keeps_its_strikes_and_blocks(storage: Storage, clock: Fake
     assert ask(storage, "a", changed, mode="peek").remaining == 4
 
 
+@about(PENALTY)
 def limits_share_a_penalty_by_its_name(storage: Storage, clock: FakeClock) -> None:
     """Strikes of one are strikes of the other, and both are blocked."""
     login, reset = f"1/hour as login; {PENALTY}", f"1/hour as reset; {PENALTY}"
@@ -1211,6 +1283,7 @@ def limits_share_a_penalty_by_its_name(storage: Storage, clock: FakeClock) -> No
     assert [row[0] for row in storage.evaluate((group,))[0]] == [False] * 4
 
 
+@about(PENALTY)
 def a_penalty_of_several_asks_is_struck_once(storage: Storage, clock: FakeClock) -> None:
     """Those of one group, for one key, share a state."""
     group: list[Ask] = [
@@ -1221,6 +1294,7 @@ def a_penalty_of_several_asks_is_struck_once(storage: Storage, clock: FakeClock)
     assert [(row[0], row[1], row[6]) for row in rows[1::2]] == [(True, 1, STRUCK)] * 2
 
 
+@about(PENALTY)
 def a_strike_can_be_forced(storage: Storage, clock: FakeClock) -> None:
     """A result can be a strike. Without the word for it, force changes no penalty."""
     limits = tuple(parse_limits(f"10/hour; {PENALTY}"))
@@ -1238,6 +1312,7 @@ def a_strike_can_be_forced(storage: Storage, clock: FakeClock) -> None:
     assert not storage.evaluate((group,))[0][1][0], "what is undone is not forgiven"
 
 
+@about("1 concurrent", PENALTY)
 def some_denials_are_no_strikes(storage: Storage, clock: FakeClock) -> None:
     """Those of slots, of a cost that never passes, of waiters, and those that say so."""
     ask_limits(storage, "a", "1/day")
@@ -1256,6 +1331,7 @@ def some_denials_are_no_strikes(storage: Storage, clock: FakeClock) -> None:
     assert ask(storage, "a", PENALTY, mode="peek")[:4] == (True, 2, 0, 0)
 
 
+@about(PENALTY)
 def a_penalty_may_span_several_asks(storage: Storage, clock: FakeClock) -> None:
     """Limits that belong together may be in asks of their own, one of which has patience."""
     queue, rate = parse_limit("1/minute burst 3 leaky-bucket"), parse_limit("9/day")
@@ -1277,6 +1353,7 @@ def a_penalty_may_span_several_asks(storage: Storage, clock: FakeClock) -> None:
         assert other.allowed
 
 
+@about(PENALTY)
 def a_strike_is_for_the_key_that_was_denied(storage: Storage, clock: FakeClock) -> None:
     """In a group of several keys; and where one of them is blocked, no other is struck."""
     asks = {key: (key, tuple(parse_limits(f"{key[-1]}/hour; {PENALTY}")), 1, None, None) for key in ("k1", "k2", "k3")}
@@ -1297,6 +1374,7 @@ def a_strike_is_for_the_key_that_was_denied(storage: Storage, clock: FakeClock) 
     assert [ask(storage, key, PENALTY, mode="peek").remaining for key in asks] == [1, 1, 0]
 
 
+@about(PENALTY)
 def a_clock_that_steps_back_lifts_no_block_and_makes_none_longer(storage: Storage, clock: FakeClock) -> None:
     """It is as if the last strike were now."""
     _block(storage, clock)
@@ -1307,6 +1385,7 @@ def a_clock_that_steps_back_lifts_no_block_and_makes_none_longer(storage: Storag
     assert ask_limits(storage, "a", f"1/hour; {PENALTY}")[1].retry_after_us == 10 * SECOND
 
 
+@about("2 concurrent", "2 distinct account/minute", PENALTY)
 def all_kinds_are_decided_together(storage: Storage, clock: FakeClock) -> None:
     """A rate, a quota, a slot, a value and a penalty are charged all or none, in one group."""
     texts = f"9/minute burst 9; 9/calendar-month; 2 concurrent; 2 distinct account/minute; {PENALTY}"
@@ -1335,6 +1414,7 @@ def all_kinds_are_decided_together(storage: Storage, clock: FakeClock) -> None:
     assert [answer.remaining for answer in usage][1:] == [7, 1, 0, 2]
 
 
+@about("1 distinct account/minute", PENALTY)
 def a_row_of_values_or_a_penalty_has_all_fields(storage: Storage, clock: FakeClock) -> None:
     """Every row has the nine fields of an Outcome: a bool and whole numbers. Compiled code accepts no other row."""
     texts = f"1 distinct account/minute; {PENALTY}"
@@ -1350,7 +1430,6 @@ def a_row_of_values_or_a_penalty_has_all_fields(storage: Storage, clock: FakeClo
             assert {type(field) for field in (row[1], *row[3:8], *optional)} == {int}, (mode, row)
 
 
-Claim = Callable[[Storage, FakeClock], None]
 # The parts of the contract that are about limits that are not rates.
 QUOTA_AND_SLOT_CLAIMS: list[Claim] = [
     a_quota_admits_its_count_until_its_window_ends,

@@ -82,8 +82,10 @@ class GivenFigures(EmptyFigures):
         return {digest: self._names[digest] for digest in digests if digest in self._names}
 
 
-def a_site(gate: Any = None, figures: Any = None, sign_in: Any = None, policy: Any = None) -> AdminSite:
-    operations = Operations(gate or Gate(a_policy()), figures or GivenFigures(), policy)
+def a_site(
+    gate: Any = None, figures: Any = None, sign_in: Any = None, policy: Any = None, ledger: Any = None
+) -> AdminSite:
+    operations = Operations(gate or Gate(a_policy()), figures or GivenFigures(), policy, ledger)
     return AdminSite(operations, sign_in or TokenSignIn(ENTRIES, SECRET))
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.calls import CALLS
+from ratebound.ledger import Ledger
 from ratebound.policy import AsyncGate, PolicyFile
 from tests.admin.live_sites import under_uvicorn
 from tests.admin.sites import WRITE_TOKEN, EmptyFigures, a_site
+from tests.ledger_report.filled import filled_ledger
 from tests.service.test_http_api_page import EXAMPLE, is_as_printed
 
 PAGE = Path(__file__).parents[2] / "docs" / "admin-api.md"
@@ -51,7 +53,8 @@ def test_every_example_is_answered_as_it_is_printed(tmp_path: Path) -> None:
     examples = EXAMPLE.findall(text)
     assert len(examples) == text.count("curl -s")
     assert {made(command) for command, _ in examples} == {call.name for call in CALLS} - NOT_SHOWN
-    site = a_site(AsyncGate(PolicyFile(file, every=0)), EmptyFigures())
+    ledger = Ledger(filled_ledger(tmp_path), clients="name", writes=False)
+    site = a_site(AsyncGate(PolicyFile(file, every=0)), EmptyFigures(), ledger=ledger)
     with under_uvicorn(AdminAsgi(site)) as live:
         for command, printed in examples:
             found = asked(command, live.origin)

@@ -279,10 +279,10 @@ def test_slices_are_judged_by_decisions_per_second_of_as_many_processes() -> Non
 
 def test_a_storage_is_judged_by_its_ratio_to_the_bare_transaction_and_the_ledger_by_what_it_adds() -> None:
     found = storages.Lasting(
-        PURE,
+        COMPILED,
         times={"sqlite": ([3e-4, 3e-4, 6e-4], [2e-4, 2e-4, 2e-4]), "memcached": ([3e-4], [2e-4])},
         about={"sqlite": ("bare", 1.5), "memcached": ("limits", 1.0)},
-        ledger={"hit": {PURE: {storages.UNHEARD: [1e-6, 1e-6], storages.LEDGER: [1.9e-6, 1.9e-6]}}},
+        ledger={"hit": {COMPILED: {storages.UNHEARD: [1e-6, 1e-6], storages.LEDGER: [1.9e-6, 1.9e-6]}}},
     )
     judged = [(verdict.what, round(verdict.found.median, 6), verdict.passed) for verdict in found.verdicts()]
     assert judged == [

@@ -20,6 +20,7 @@ from ratebound.policy import AsyncGate, Gate
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
+from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
 from ratebound.web.gate import AsyncWebGate, WebGate
 
 PAIRS: list[tuple[type, type]] = [
@@ -33,6 +34,7 @@ PAIRS: list[tuple[type, type]] = [
     (RedisStorage, AsyncRedisStorage),
     (GuardedStorage, AsyncGuardedStorage),
     (SharedMemoryStorage, AsyncSharedMemoryStorage),
+    (SqliteStorage, AsyncSqliteStorage),
 ]
 # What only one of a pair has: threads that a child process renews, the twin, the event loops.
 ONLY_SYNC: dict[type, set[str]] = {
@@ -41,6 +43,7 @@ ONLY_SYNC: dict[type, set[str]] = {
     RedisStorage: {"async_twin", "renew"},
     GuardedStorage: {"async_twin"},
     SharedMemoryStorage: {"async_twin", "too_late", "damaged", "keys", "max_keys", "evicted", "overflowed"},
+    SqliteStorage: {"async_twin", "peek"},
 }
 ONLY_ASYNC: dict[type, set[str]] = {
     AsyncMemoryStorage: {"at_once"},  # a property: the method of the memory itself
@@ -55,6 +58,7 @@ OTHERWISE = {
     "inner",
     "memory",
     "name",
+    "path",
 }  # arguments of another type, or with another default
 
 

@@ -11,8 +11,11 @@ from ratebound import AsyncMemoryStorage, MemoryStorage
 from ratebound.limit import Group, Mode
 from ratebound.storage import Storage
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
+from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
+from ratebound.storage.postgres.storage import AsyncPostgresStorage, PostgresStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
+from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
 from ratebound.testing import (
     STORAGE_CONTRACT,
     Blocking,
@@ -20,6 +23,7 @@ from ratebound.testing import (
     FakeClock,
     a_row_has_all_fields,
 )
+from tests.postgres.tables import fresh_url
 from tests.zones import LOCKS, fresh_zone
 
 runs = itertools.count()
@@ -67,6 +71,62 @@ def zones_with(locks: str) -> dict[str, Callable[[pytest.FixtureRequest, FakeClo
     }
 
 
+def sqlite_file(request: pytest.FixtureRequest, clock: FakeClock) -> SqliteStorage:
+    """A file of its own for each test. No disk is waited for: what it would keep is tested elsewhere."""
+    path = request.getfixturevalue("tmp_path") / "limits.db"
+    return SqliteStorage(str(path), deadline=5, synchronous="off", clock=clock)
+
+
+def sqlite_for_tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncSqliteStorage:
+    return AsyncSqliteStorage(shared=sqlite_file(request, clock))
+
+
+def postgres_with(
+    options: str, bounces: bool = False
+) -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]]:
+    """PostgreSQL with options of the URL, directly or through PgBouncer: for threads, and for tasks."""
+
+    def url(request: pytest.FixtureRequest) -> str:
+        through = request.getfixturevalue("pgbouncer") if bounces else None
+        return fresh_url(request.getfixturevalue("postgres"), through, options)
+
+    def twin(request: pytest.FixtureRequest, clock: FakeClock) -> Storage:
+        return Blocking(PostgresStorage(url(request), clock=clock).async_twin())
+
+    name = f"postgres, {'PgBouncer' if bounces else options}"
+    return {
+        name: lambda request, clock: PostgresStorage(url(request), clock=clock),
+        f"{name}, async": lambda request, clock: Blocking(AsyncPostgresStorage(url(request), clock=clock)),
+        **({} if bounces else {f"{name}, twin": twin}),
+    }
+
+
+def memcached() -> dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]]:
+    """Memcached: for threads, for tasks, behind a guard, and on two servers. Each test has a prefix of its own."""
+
+    def made(request: pytest.FixtureRequest, clock: FakeClock) -> MemcachedStorage:
+        server: Any = request.getfixturevalue("memcached")
+        return MemcachedStorage(f"{server.url}?{SLOW}&prefix=contract{next(runs)}-", clock=clock)
+
+    def pair(request: pytest.FixtureRequest, clock: FakeClock) -> MemcachedStorage:
+        servers: Any = request.getfixturevalue("memcached_pair")
+        hosts = ",".join(server.url.removeprefix("memcached://") for server in servers)
+        return MemcachedStorage(f"memcached://{hosts}?{SLOW}&prefix=contract{next(runs)}-", clock=clock)
+
+    def tasks(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncMemcachedStorage:
+        return AsyncMemcachedStorage(shared=made(request, clock))
+
+    return {
+        "memcached": made,
+        "memcached, async": lambda request, clock: Blocking(tasks(request, clock)),
+        "memcached, two servers": pair,
+        "memcached, two servers, guarded": lambda request, clock: GuardedStorage(pair(request, clock)),
+        "memcached, two servers, twin": lambda request, clock: Blocking(pair(request, clock).async_twin()),
+        "memcached, guarded": lambda request, clock: GuardedStorage(made(request, clock)),
+        "memcached, guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(tasks(request, clock))),
+    }
+
+
 STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "memory": lambda request, clock: MemoryStorage(clock=clock),
     "memory, async": lambda request, clock: Blocking(AsyncMemoryStorage(clock=clock)),
@@ -75,9 +135,20 @@ STORAGES: dict[str, Callable[[pytest.FixtureRequest, FakeClock], Storage]] = {
     "guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(AsyncMemoryStorage(clock=clock), deadline=5)),
     **zones_with("mutexes"),
     **zones_with("file locks"),
+    "sqlite": sqlite_file,
+    "sqlite, async": lambda request, clock: Blocking(sqlite_for_tasks(request, clock)),
+    "sqlite, twin": lambda request, clock: Blocking(sqlite_file(request, clock).async_twin()),
+    "sqlite, guarded": lambda request, clock: GuardedStorage(sqlite_file(request, clock)),
+    "sqlite, guarded, async": lambda request, clock: Blocking(AsyncGuardedStorage(sqlite_for_tasks(request, clock))),
     **redis_at("redis_url_server"),
     **redis_at("sentinels"),
     **redis_at("redis_cluster"),
+    **postgres_with("timeout=5"),
+    **postgres_with("timeout=5", bounces=True),
+    "postgres, guarded, prepared": lambda request, clock: GuardedStorage(
+        PostgresStorage(fresh_url(request.getfixturevalue("postgres"), options="timeout=5&prepare=yes"), clock=clock)
+    ),
+    **memcached(),
 }
 
 

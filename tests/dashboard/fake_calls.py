@@ -8,7 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ratebound.admin.calls import Operator
+from ratebound.admin.messages import CallError
 from ratebound.flow import Flow
+from ratebound.ledger.spans import spans_between
 from ratebound.policy.duration_text import read_seconds
 
 RULES = {
@@ -46,6 +48,9 @@ class FakeCalls:
         self.granted = 0
         self.degraded: str | None = None  # why usage is not that of the storage
         self.problems: list[dict[str, Any]] = []  # of the policy file as it is now
+        self.has_ledger = False
+        self.ledger_is_out = False
+        self.asked_of_ledger: list[tuple[str, dict[str, Any]]] = []
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
         """Answer a call of the table at once."""
@@ -273,6 +278,41 @@ class FakeCalls:
 
     def on_health(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
         return {"healthy": True, "problems": [], "version": "1", "compiled": True}
+
+    def on_ledger_totals(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
+        self.ask_ledger("totals", arguments)
+        since, until = (datetime.fromisoformat(arguments[name]) for name in ("since", "until"))
+        spans = spans_between(since, until, arguments["by"], arguments["zone"])
+        totals = []
+        for number, at in enumerate(spans):
+            wave = wobble(number * 400, "")
+            allowed = round({"hour": 9_000, "day": 180_000, "month": 5_100_000}[arguments["by"]] * wave)
+            denied = round(allowed * 0.06 * wave**3)
+            one = {"units": allowed * 2, "allowed": allowed, "denied": denied, "overage": allowed // 20}
+            totals.append({"at": at.isoformat().replace("+00:00", "Z"), **one})
+        return {**arguments, "totals": totals}
+
+    def on_ledger_top(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
+        self.ask_ledger("top", arguments)
+        if arguments.get("names"):
+            self.changed("show names", "", "3 clients of the ledger", by)
+        top = []
+        for number, (digest, units) in enumerate(zip(DIGESTS, (91_204, 44_120, 9_001), strict=False)):
+            one = {"client": digest, "rule": "api", "units": units, "allowed": units}
+            name = {"name": f"user:{number}"} if arguments.get("names") else {}
+            top.append({**one, "denied": units // 31, "overage": units // 9, **name})
+        return {"top": sorted(top, key=lambda one: -one[arguments["by"]])}
+
+    def on_ledger_denials(self, arguments: dict[str, Any], by: str) -> dict[str, Any]:
+        self.ask_ledger("denials", arguments)
+        rules = [("login", 8_000, 2_400), ("search", 61_000, 3_300), ("webhooks", 44_000, 0)]
+        found = [{"rule": rule, "allowed": yes, "denied": no, "rate": no / (yes + no)} for rule, yes, no in rules]
+        return {"denials": found}
+
+    def ask_ledger(self, name: str, arguments: dict[str, Any]) -> None:
+        if self.ledger_is_out:
+            raise CallError(503, "The ledger could not answer: the database does not answer")
+        self.asked_of_ledger.append((name, arguments))
 
     @staticmethod
     def made(arguments: dict[str, Any], by: str) -> dict[str, Any]:

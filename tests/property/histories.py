@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
@@ -69,10 +69,22 @@ def penalties(draw: st.DrawFn) -> Limit:
     )
 
 
-def check_history(before: Storage, after: Storage, clock: FakeClock, pool: list[Limit], data: st.DataObject) -> None:
+def as_it_is(group: Group) -> Group:
+    return group
+
+
+def check_history(
+    before: Storage,
+    after: Storage,
+    clock: FakeClock,
+    pool: list[Limit],
+    data: st.DataObject,
+    shaped: Callable[[Group], Group] = as_it_is,
+) -> None:
     """Ask Python and a storage the same questions, with jumps of the clock, resets and settlements between them.
 
     From some step on `after` is asked instead of `before`: another storage over the same states, or the same one.
+    `shaped` changes a group into one that the storage decides like Python.
     """
     python = Plain(clock)
     start = clock.now
@@ -88,7 +100,7 @@ def check_history(before: Storage, after: Storage, clock: FakeClock, pool: list[
             clock.now -= data.draw(near(1, 1_000, limit.period_us, 3 * limit.period_us, 10**14))
         mode: Mode = data.draw(st.sampled_from(["spend", "spend", "spend", "force", "force", "peek"]))
         groups: list[Group] = [
-            [data.draw(asks(pool, mode, spends)) for _ in range(data.draw(st.integers(1, 3)))]
+            shaped([data.draw(asks(pool, mode, spends)) for _ in range(data.draw(st.integers(1, 3)))])
             for _ in range(data.draw(st.integers(1, 2)))
         ]
         if mode == "force" and granted and data.draw(st.booleans()):

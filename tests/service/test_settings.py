@@ -105,6 +105,42 @@ def test_a_storage_with_a_secret_is_no_option(url: str) -> None:
     assert "option --storage: every user of this host can read options" in mistakes({"storage": url})[-1]
 
 
+@pytest.mark.parametrize("url", ["postgresql://a:b@h/d", "sqlite:///a.db?secret=abc"])
+def test_a_ledger_with_a_secret_is_no_option(url: str) -> None:
+    given = {"ledger": url, "ledger_clients": "name"}
+    assert "option --ledger: every user of this host can read options" in mistakes(given)[-1]
+
+
+def test_the_ledger_has_settings_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("0123456789abcdef0123456789abcdef\n")
+    given = {"ledger": "sqlite:///usage.db", "ledger_secret_file": str(tmp_path / "secret"), "ledger_keep": "400 days"}
+    found = read_settings(given, environ={"RATEBOUND_LEDGER_BUCKET": "15 minutes"}).ledger
+    assert found is not None
+    assert (found.url, found.clients, found.secret) == (given["ledger"], "digest", "0123456789abcdef0123456789abcdef")
+    assert (found.every, found.bucket, found.keep) == (5.0, "15 minutes", "400 days")
+    assert str(found.secret) not in repr(found)
+    assert read_settings({}, environ={}).ledger is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"ledger": "sqlite:///usage.db"}, "clients are written as digests, which need a secret"),
+        ({"ledger": "redis://localhost"}, "expected sqlite:///usage.db or postgresql://HOST/DATABASE"),
+        ({"ledger": "memory://"}, "expected sqlite:///usage.db or postgresql://HOST/DATABASE"),
+        ({"ledger_bucket": "2 hours"}, "expected one of 1 minute, 5 minutes, 15 minutes, 1 hour, 1 day"),
+        ({"ledger_keep": "long"}, "expected"),
+        ({"ledger_keep": "5 minutes"}, "expected at least a day"),
+        ({"ledger_every": "0"}, "expected seconds from 0.1 to 3600"),
+        ({"ledger_clients": "both"}, "expected one of digest, name"),
+    ],
+)
+def test_mistakes_about_the_ledger_are_reported(given: dict[str, str], expected: str) -> None:
+    (found,) = mistakes(given)
+    assert found.startswith("option --ledger")
+    assert expected in found
+
+
 @pytest.mark.parametrize("name", ["missing.toml", "broken.yaml", "s.ini", "list.json"])
 def test_a_settings_file_that_cannot_be_used_is_a_mistake(tmp_path: Path, name: str) -> None:
     (tmp_path / "broken.yaml").write_text("a: [")
@@ -211,6 +247,7 @@ def test_a_secret_is_in_no_message_and_has_no_option(tmp_path: Path) -> None:
         "tokens",
         "admin_tokens",
         "admin_read_tokens",
+        "ledger_secret",
         "secret",
     }
     assert "pass-word" not in repr(read_settings({}, environ={"RATEBOUND_STORAGE": "redis://:pass-word@localhost"}))

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import pickle
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -16,13 +16,15 @@ def test_a_fast_event_is_a_decided_event_in_every_way() -> None:
     decision = Limiter("2/minute").hit("k")
     event = decided(decision, 0.25)
     assert type(event) is Decided
-    assert event == Decided(decision, 0.25) == (decision, 0.25)
+    assert event == Decided(decision, 0.25)
+    assert tuple(event) == (decision, 0.25, None)
     assert hash(event) == hash(Decided(decision, 0.25))
     assert repr(event) == repr(Decided(decision, 0.25))
-    first, seconds = event
+    first, seconds, request = event
+    assert request is event.request is None
     assert first is event.decision is decision
     assert seconds == event.seconds == 0.25
-    assert event._asdict() == {"decision": decision, "seconds": 0.25}
+    assert event._asdict() == {"decision": decision, "seconds": 0.25, "request": None}
     assert event._replace(seconds=0.5) == Decided(decision, 0.5)
     assert copy.copy(event) == event
 
@@ -37,8 +39,8 @@ def test_a_fast_event_can_be_pickled() -> None:
 
 def test_help_says_what_an_event_is_in_every_build() -> None:
     assert (inspect.getdoc(Decided) or "").startswith("A request was decided.")
-    assert list(inspect.signature(Decided).parameters) == ["decision", "seconds"]
-    assert get_type_hints(Decided) == {"decision": Decision, "seconds": float}
+    assert list(inspect.signature(Decided).parameters) == ["decision", "seconds", "request"]
+    assert get_type_hints(Decided) == {"decision": Decision, "seconds": float, "request": Any}
 
 
 def test_every_listener_gets_the_event_although_another_fails(caplog: pytest.LogCaptureFixture) -> None:

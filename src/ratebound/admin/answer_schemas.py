@@ -44,12 +44,14 @@ OPENAPI = record("An OpenAPI 3.1 document.", is_open=True, openapi=TEXT)
 EVENTS: Schema = {"type": "string", "description": "Server-sent events, until one side closes the connection."}
 SESSION = record(
     "Who is signed in. `csrf` belongs into the header X-Ratebound-CSRF of every call that changes something. `live` is"
-    " true if api/live sends events; else ask api/figures again and again.",
+    " true if api/live sends events; else ask api/figures again and again. `ledger` is true if there is a usage"
+    " ledger.",
     name=TEXT,
     role={"enum": ["read", "write"]},
     csrf=TEXT,
     live=FLAG,
     signs_in=FLAG,
+    ledger=FLAG,
 )
 
 BLOCK = record(
@@ -89,12 +91,8 @@ SWITCH = record(
     stale=FLAG,
 )
 SWITCHES = record("The switches that hold now.", switches=listed(SWITCH))
-CHANGES = record(
-    "What operators have changed, newest first.",
-    changes=listed(
-        record("A change: who, what, when.", at=INSTANT, by=TEXT, action=TEXT, target=TEXT, detail=TEXT), maxItems=1000
-    ),
-)
+CHANGE = record("A change: who, what, when.", at=INSTANT, by=TEXT, action=TEXT, target=TEXT, detail=TEXT)
+CHANGES = record("What operators have changed, newest first.", changes=listed(CHANGE, maxItems=1000))
 
 LIMITS_BY_TIER = by_name(TEXT)
 RULE = record(
@@ -238,6 +236,55 @@ HISTORY = record(
     hour=POINTS,
     rules=by_name(listed({})),
 )
+
+# The usage ledger. Settling may take back more than a span has used, so its numbers may be negative.
+WHOLE: Schema = {"type": "integer"}
+
+
+def used(description: str, **properties: Schema) -> Schema:
+    """Return the schema of an object with these properties, and with what was used."""
+    return record(description, is_open=False, **properties, units=WHOLE, allowed=WHOLE, denied=WHOLE, overage=WHOLE)
+
+
+LEDGER_TOTALS = record(
+    "What all clients have used in each span of time, the oldest first. `at` is when the span begins.",
+    by=TEXT,
+    zone=TEXT,
+    since=INSTANT,
+    until=INSTANT,
+    totals=listed(used("One span.", at=INSTANT)),
+)
+USAGE_HISTORY = record(
+    "What a client has used of each rule in each span of time, the oldest first. `at` is when the span begins.",
+    by=TEXT,
+    zone=TEXT,
+    since=INSTANT,
+    until=INSTANT,
+    usage=listed(used("One rule in one span.", at=INSTANT, rule=TEXT)),
+)
+
+
+def perhaps_named(schema: Schema) -> Schema:
+    """Return the schema of a client that may have a name."""
+    name = {"type": "string", "description": "Only if names were asked for, and the ledger keeps them."}
+    return {**schema, "properties": {**schema["properties"], "name": name}}
+
+
+LEDGER_TOP = record(
+    "The clients with the most of a rule, as digests.",
+    top=listed(perhaps_named(used("A client and a rule.", client=TEXT, rule=TEXT))),
+)
+LEDGER_DENIALS = record(
+    "What each rule has decided, the highest share of denials first. `rate` is that share.",
+    denials=listed(record("A rule.", rule=TEXT, allowed=WHOLE, denied=WHOLE, rate=NUMBER)),
+)
+LEDGER_OVERAGE = record(
+    "The units above metered quotas in a month, for billing: by client and rule.",
+    month=TEXT,
+    zone=TEXT,
+    overage=listed(perhaps_named(record("A line.", client=TEXT, rule=TEXT, units=WHOLE, overage=WHOLE))),
+)
+LEDGER_AUDIT = record("What operators have changed, newest first, from the ledger.", changes=listed(CHANGE))
 
 POLICY = record(
     "The policy in force. `text` is null if it was given as an object. Passwords in URLs are left out.",

@@ -9,6 +9,9 @@ from urllib.parse import parse_qsl
 
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.operators import Role
+from ratebound.calendar_period import zone_of
+from ratebound.ledger.periods import month_bounds
+from ratebound.ledger.spans import read_instant
 from ratebound.limit import MAX_COUNT
 from ratebound.policy.duration_text import DURATION
 from ratebound.policy.problem import nearest, shown
@@ -19,6 +22,9 @@ MAX_SECONDS = 10**10  # of a duration: some 300 years
 DIGEST = re.compile(r"[0-9a-f]{4,64}")
 STATES = ("on", "off", "shadow")
 FORMATS = ("yaml", "json", "toml")
+SPANS = ("hour", "day", "month", "bucket")  # of the usage ledger
+MEASURES = ("units", "denied", "overage")
+MOST_ROWS = 1_000
 
 
 class CallField(NamedTuple):
@@ -110,6 +116,35 @@ def _flag(given: Any) -> bool:
     return _one_of("yes", "no")(given) == "yes"
 
 
+def _instant(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"expected a time like 2026-11-16 or 2026-11-16T09:30:00Z, not {shown(given)}")
+    read_instant(given)
+    return given
+
+
+def _month(given: Any) -> str:
+    if not isinstance(given, str):
+        raise ValueError(f"expected a month like 2026-11, not {shown(given)}")
+    month_bounds(given, "UTC")
+    return given
+
+
+def _zone(given: Any) -> str:
+    if not isinstance(given, str) or len(given) > 100:
+        raise ValueError(f"expected a time zone like Europe/Berlin, not {shown(given)}")
+    zone_of(given)
+    return given
+
+
+def _most(given: Any) -> int:
+    if isinstance(given, str) and given.isascii() and given.isdecimal() and len(given) < 6:
+        given = int(given)  # a number in a query
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= MOST_ROWS:
+        raise ValueError(f"expected a whole number from 1 to {MOST_ROWS}, not {shown(given)}")
+    return given
+
+
 def _as_unicode(text: str) -> str:
     try:
         text.encode()
@@ -156,6 +191,12 @@ KINDS: dict[str, FieldKind] = {
     "units": FieldKind({"type": "integer", "minimum": 1, "maximum": MAX_COUNT}, _units),
     "state": FieldKind({"type": "string", "enum": list(STATES)}, _one_of(*STATES)),
     "format": FieldKind({"type": "string", "enum": list(FORMATS)}, _one_of(*FORMATS)),
+    "instant": FieldKind(_string(40), _instant),
+    "month": FieldKind({"type": "string", "pattern": "^[0-9]{4}-(0[1-9]|1[0-2])$"}, _month),
+    "zone": FieldKind(_string(100), _zone),
+    "span": FieldKind({"type": "string", "enum": list(SPANS)}, _one_of(*SPANS)),
+    "measure": FieldKind({"type": "string", "enum": list(MEASURES)}, _one_of(*MEASURES)),
+    "most": FieldKind({"type": "integer", "minimum": 1, "maximum": MOST_ROWS}, _most),
     "flag": FieldKind({"type": "string", "enum": ["yes", "no"]}, _flag),
 }
 

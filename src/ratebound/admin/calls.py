@@ -62,6 +62,14 @@ FOR = CallField(
 REASON = CallField("reason", "line", "One line for other operators. Clients never see it.")
 TIER = CallField("tier", "name", "The tier of the client, if no list of the policy gives it one.")
 
+SINCE = CallField(
+    "since", "instant", "From when: a day, or an instant like 2026-11-16T09:30:00Z. By default 30 days before the end."
+)
+UNTIL = CallField("until", "instant", "Until when; this instant does not belong to it. By default now.")
+SPAN = CallField("by", "span", "The length of each span. By default day.")
+ZONE = CallField("zone", "zone", "The time zone of days and months, like Europe/Berlin. By default UTC.")
+NAMES = CallField("names", "flag", "yes adds names. It takes the role write, and is recorded.", role="write")
+
 CALLS: tuple[AdminCall, ...] = (
     AdminCall("session", "GET", "api/session", "read", "Tell who is signed in, and with which role.", answers.SESSION),
     AdminCall(
@@ -248,9 +256,79 @@ CALLS: tuple[AdminCall, ...] = (
         "read",
         "List the clients that were denied most, as digests.",
         answers.TOP,
-        (CallField("names", "flag", "yes adds names. It takes the role write, and is recorded.", role="write"),),
+        (NAMES,),
     ),
     AdminCall("changes", "GET", "api/changes", "read", "List what operators changed, newest first.", answers.CHANGES),
+    AdminCall(
+        "usage_history",
+        "GET",
+        "api/ledger/usage",
+        "read",
+        "Read what a client has used by day or month, from the usage ledger.",
+        answers.USAGE_HISTORY,
+        (CLIENT, SINCE, UNTIL, SPAN, RULE, ZONE),
+        example={"client": "user:42", "since": "2026-11-01"},
+    ),
+    AdminCall(
+        "ledger_totals",
+        "GET",
+        "api/ledger/totals",
+        "read",
+        "Read what all clients have used by hour, day or month, from the usage ledger.",
+        answers.LEDGER_TOTALS,
+        (SINCE, UNTIL, SPAN, ZONE),
+        example={"since": "2026-11-01", "until": "2026-11-04"},
+    ),
+    AdminCall(
+        "ledger_top",
+        "GET",
+        "api/ledger/top",
+        "read",
+        "List the clients with the most units, denials or overage, as digests.",
+        answers.LEDGER_TOP,
+        (
+            SINCE,
+            UNTIL,
+            CallField("by", "measure", "What counts: units, denied or overage. By default units."),
+            CallField("most", "most", "How many clients. By default 20."),
+            NAMES,
+        ),
+        example={"since": "2026-11-01", "by": "denied"},
+    ),
+    AdminCall(
+        "ledger_denials",
+        "GET",
+        "api/ledger/denials",
+        "read",
+        "Read the denial rate of each rule, from the usage ledger.",
+        answers.LEDGER_DENIALS,
+        (SINCE, UNTIL),
+        example={"since": "2026-11-01"},
+    ),
+    AdminCall(
+        "ledger_overage",
+        "GET",
+        "api/ledger/overage",
+        "read",
+        "Read the overage of a month for billing, by client and rule.",
+        answers.LEDGER_OVERAGE,
+        (CallField("month", "month", "A month like 2026-11. By default the present one."), ZONE, NAMES),
+        example={"month": "2026-11"},
+    ),
+    AdminCall(
+        "ledger_audit",
+        "GET",
+        "api/ledger/audit",
+        "read",
+        "List all that operators ever changed, newest first, from the usage ledger.",
+        answers.LEDGER_AUDIT,
+        (
+            CallField("since", "instant", "The first instant. Without it, from the beginning."),
+            UNTIL,
+            CallField("most", "most", "How many changes. By default 100."),
+        ),
+        example={"since": "2026-11-01"},
+    ),
     AdminCall("policy", "GET", "api/policy", "read", "Tell where the policy comes from, and its text.", answers.POLICY),
     AdminCall(
         "check_policy",

@@ -16,12 +16,14 @@ from typing import Any, Protocol
 from ratebound import __version__, compiled
 from ratebound.admin.audit_log import log_call
 from ratebound.admin.calls import CALLS, Operator, is_audited
+from ratebound.admin.ledger_calls import CALLED, NO_LEDGER, LedgerCalls, names_shown
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.policy_source import GatePolicySource, PolicySource
 from ratebound.admin.rules_in_force import descriptor_document, rule_document
 from ratebound.admin.storage_name import storage_name
 from ratebound.errors import InvalidCost, InvalidLimit, StorageError
 from ratebound.flow import Flow, Step
+from ratebound.ledger import Ledger
 from ratebound.policy.identity.identify import IdentityKinds
 from ratebound.policy.identity.named_client import WITH_DETAIL
 from ratebound.policy.model.rule import read_limits
@@ -64,14 +66,18 @@ class Figures(Protocol):
 class Operations:
     """The calls of operators on a gate: a Gate, an AsyncGate, or one of the web's, which knows rules of endpoints.
 
-    `policy` says where the policy comes from; without it the gate is asked.
+    `policy` says where the policy comes from; without it the gate is asked. `ledger` answers the calls about usage.
     """
 
-    def __init__(self, gate: Any, figures: Figures, policy: PolicySource | None = None) -> None:
+    def __init__(
+        self, gate: Any, figures: Figures, policy: PolicySource | None = None, ledger: Ledger | None = None
+    ) -> None:
         self._gate = gate
         self._core = getattr(gate, "gate", gate)
         self._figures = figures
         self._policy = GatePolicySource(self._core) if policy is None else policy
+        self._ledger = None if ledger is None else LedgerCalls(ledger)
+        self.has_ledger = ledger is not None
         self.is_async = inspect.iscoroutinefunction(type(self._core).decide)
         self.is_blocking = not self.is_async
         self._revision: tuple[float, str] | None = None
@@ -102,6 +108,7 @@ class Operations:
             "check_policy": self._check_policy,
             "reload_policy": self._reload_policy,
             "health": self._health,
+            **{name: partial(self._ask_ledger, name) for name in CALLED},
         }
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
@@ -312,6 +319,16 @@ class Operations:
             return canonical_client(client_under(key), self._kinds)
         except ValueError as error:
             raise CallError(422, f"digest: {error}", [("digest", str(error))]) from None
+
+    # The usage ledger
+
+    def _ask_ledger(self, name: str, arguments: dict[str, Any], operator: Operator) -> Flow[Any]:
+        if self._ledger is None:
+            raise CallError(404, NO_LEDGER)
+        found = yield self._aside(self._ledger.answer, name, arguments)
+        if arguments.get("names"):  # before they are shown
+            yield from self._record(*names_shown(found), operator)
+        return found
 
     # The policy
 

@@ -39,7 +39,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 class OperatorCalls(Protocol):
     """Carries out the calls of operators: `Operations` in this process, or something that asks other processes.
 
-    `is_blocking` may be True if its steps block their thread.
+    `is_blocking` may be True if its steps block their thread. `has_ledger` may be True if there is a usage ledger.
     """
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
@@ -176,4 +176,5 @@ class AdminSite:
             "csrf": who.csrf or "",
             "live": request.is_live,
             "signs_in": self.sign_in.has_sessions,
+            "ledger": bool(getattr(self.calls, "has_ledger", False)),
         }

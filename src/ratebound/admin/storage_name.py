@@ -4,6 +4,8 @@ from typing import Any
 
 from ratebound.storage import unguarded
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
+from ratebound.storage.postgres.address import PostgresAddress
+from ratebound.storage.sqlite.address import SqliteAddress
 
 
 def storage_name(storage: Any) -> str:
@@ -15,6 +17,8 @@ def storage_name(storage: Any) -> str:
     if zone is not None:
         return f"shm://{zone.name}"
     address = getattr(storage, "address", None)
+    if isinstance(address, PostgresAddress | SqliteAddress):
+        return address.url
     if address is not None and hasattr(address, "hosts"):
         return _redis_url(address)
     return type(storage).__name__

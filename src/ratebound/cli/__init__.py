@@ -9,10 +9,12 @@ def main() -> None:
         from ratebound.cli.app import app
         from ratebound.cli.ask import ask
         from ratebound.cli.blocks import blocks
+        from ratebound.cli.ledger import ledger
         from ratebound.cli.overrides import overrides
         from ratebound.cli.policy import policy
         from ratebound.cli.serve import serve
         from ratebound.cli.state import state
+        from ratebound.cli.storage import storage
         from ratebound.cli.switches import switches
         from ratebound.cli.top import top
     except ModuleNotFoundError as error:
@@ -29,9 +31,11 @@ def main() -> None:
         app.add_command(zone)
     app.add_command(ask)
     app.add_command(blocks)
+    app.add_command(ledger)
     app.add_command(overrides)
     app.add_command(policy)
     app.add_command(state)
+    app.add_command(storage)
     app.add_command(switches)
     app.add_command(serve)
     app.add_command(top)

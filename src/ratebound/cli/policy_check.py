@@ -16,6 +16,9 @@ from ratebound.policy.lint.known_mistakes import Advice
 from ratebound.policy.load.document import SUFFIXES, Lines, parse
 from ratebound.policy.load.loader import load_policy
 from ratebound.policy.problem import Place
+from ratebound.policy.runtime.general_path import CompiledPolicy
+from ratebound.policy.runtime.kept_limits import KeptLimits
+from ratebound.storage.urls import refusals_by_url
 
 INDENT = "   "
 
@@ -81,6 +84,10 @@ def check_file(
     except PolicyError as error:
         return Findings(file, error.problems, [])
     _, lines = parse(Path(file).read_text("utf-8"), SUFFIXES[Path(file).suffix.lower()])
+    try:
+        KeptLimits(refusals_by_url(policy.storage)).check(CompiledPolicy(policy))
+    except PolicyError as error:
+        return Findings(file, tuple(one._replace(line=_line(one.place, lines)) for one in error.problems), [])
     found = advise(policy, workers=workers)
     kept = [(warning, _line(warning.place, lines)) for warning in found if warning.name not in ignore]
     notes = [Note(place, _line(place, lines), text) for place, text in _local_decisions(policy)]

@@ -211,7 +211,8 @@ def _shared(storage: str | None, instead: str = "limiter.usage(key)") -> str:
     the application can make `instead`."""
     if storage is None:
         raise RateboundError(
-            "expected --storage, the URL that the application uses: for example redis://localhost:6379/0 or shm://api"
+            "expected --storage, the URL that the application uses: for example redis://localhost:6379/0, shm://api"
+            " or sqlite:///limits.db"
         )
     if split_url(storage).scheme == "memory":
         raise RateboundError(

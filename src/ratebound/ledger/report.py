@@ -5,24 +5,25 @@
 
 import csv
 import json
-import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from io import StringIO
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
 
-from ratebound.calendar_period import zone_of
+from ratebound.ledger.ledger import Ledger
+from ratebound.ledger.periods import checked_zone, month_bounds
+from ratebound.ledger.spans import days_of
+from ratebound.ledger.usage_rows import ClientUsage
 
-MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")
-MOST_CLIENTS = 20
+MOST_CLIENTS = 10
 # What spreadsheets take for the beginning of a formula, also in full width
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-COLUMNS = ("month", "client", "rule", "units", "allowed", "denied", "overage")
+COLUMNS = ("month", "client", "rule", "units", "overage")
 
 
 class UsedUnits(NamedTuple):
-    """What was used: units, decisions, and the units above quotas that are metered."""
+    """Numbers of usage: units, decisions, and overage, which are units above metered quotas."""
 
     units: int = 0
     allowed: int = 0
@@ -36,39 +37,42 @@ class UsedUnits(NamedTuple):
 
 
 class DayOfReport(NamedTuple):
-    """What was used on one day."""
+    """The usage of one day."""
 
     day: date
     used: UsedUnits
 
 
 class RuleOfReport(NamedTuple):
-    """What was used of one rule."""
+    """The usage of one rule."""
 
     rule: str
     used: UsedUnits
 
 
 class ClientOfReport(NamedTuple):
-    """What one client has used. `client` is a name or a digest, as the ledger keeps it."""
-
-    client: str
-    used: UsedUnits
-
-
-class BillLine(NamedTuple):
-    """What one client has used of one rule: a line of a bill if there is overage."""
+    """The usage of one rule by one client. `client` is a name or a digest, as the ledger keeps it."""
 
     client: str
     rule: str
     used: UsedUnits
 
 
+class BillLine(NamedTuple):
+    """A line of a bill: what one client has used of one rule, and the units of it that are overage."""
+
+    client: str
+    rule: str
+    units: int
+    overage: int
+
+
 class MonthReport(NamedTuple):
     """The report of a month, of all clients or of one.
 
-    `clients` are those that used most, without an order for one client. `lines` are for billing: those with overage,
-    or all lines of one client.
+    A request that several rules count is in the numbers of each. `rules` begin with the highest share of denials.
+    `clients` are those with the most units of a rule; there are none in the report of one client. `lines` are for
+    billing: all clients and rules with overage.
     """
 
     month: str
@@ -82,26 +86,46 @@ class MonthReport(NamedTuple):
     lines: Sequence[BillLine]
 
 
-def month_bounds(month: str, zone: str = "UTC") -> tuple[datetime, datetime]:
-    """Return the first instant of a month, and the first one after it. Raises ValueError for a text that is no month
-    and for an unknown zone."""
-    found = MONTH.fullmatch(month)
-    if found is None or not 1970 <= int(found[1]) <= 9000:
-        raise ValueError(f"{month!r} is no month: write it like 2026-11")
-    place = zone_of(zone)
-    year, number = int(found[1]), int(found[2])
-    return _midnight(date(year, number, 1), place), _midnight(date(year + number // 12, number % 12 + 1, 1), place)
+def month_report(ledger: Ledger, month: str, *, client: str | None = None, zone: str = "UTC") -> MonthReport:
+    """Return the report of a month like 2026-11, of all clients or of one, which is named as operators name it.
+
+    Days are those of the zone. Raises ValueError for a month, a client or a zone that cannot be read, and StorageError
+    if the ledger does not answer.
+    """
+    place = checked_zone(zone)
+    since, until = (datetime.fromtimestamp(bound, UTC) for bound in month_bounds(month, zone))
+    clients: list[ClientUsage] = []
+    if client is None:
+        rows = ledger.totals(by="day", since=since, until=until, zone=zone)
+        clients = ledger.top(since=since, until=until, by="units", most=MOST_CLIENTS)
+    else:
+        rows = ledger.usage(client, by="day", since=since, until=until, zone=zone)
+    days, rules = defaultdict[date, list[UsedUnits]](list), defaultdict[str, list[UsedUnits]](list)
+    for row in rows:
+        used = UsedUnits(row.units, row.allowed, row.denied, row.overage)
+        days[row.begin.astimezone(place).date()].append(used)
+        rules[row.rule].append(used)
+    of_rules = [RuleOfReport(rule, added_up(parts)) for rule, parts in rules.items()]
+    return MonthReport(
+        month=month,
+        zone=zone,
+        client=client,
+        made_at=datetime.now(UTC),
+        total=added_up(one.used for one in of_rules),
+        days=[DayOfReport(day, added_up(days[day])) for day in days_of(month)],
+        rules=sorted(of_rules, key=lambda one: (-one.used.denial_rate, -one.used.denied, one.rule)),
+        clients=[
+            ClientOfReport(one.client, one.rule, UsedUnits(one.units, one.allowed, one.denied, one.overage))
+            for one in clients
+        ],
+        lines=bill_lines(ledger, month, client=client, zone=zone),
+    )
 
 
-def days_of(month: str) -> list[date]:
-    """Return all days of a month."""
-    since, until = month_bounds(month)
-    first = since.date()
-    return [first + timedelta(days=number) for number in range((until.date() - first).days)]
-
-
-def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
+def bill_lines(ledger: Ledger, month: str, *, client: str | None = None, zone: str = "UTC") -> list[BillLine]:
+    """Return the overage of a month by client and rule, of all clients or of one."""
+    found = ledger.overage(month, client=client, zone=zone)
+    return [BillLine(one.client, one.rule, one.units, one.overage) for one in found]
 
 
 def report_json(report: MonthReport) -> str:
@@ -119,14 +143,14 @@ def report_document(report: MonthReport) -> dict[str, Any]:
         "total": report.total._asdict(),
         "days": [{"day": one.day.isoformat(), **one.used._asdict()} for one in report.days],
         "rules": [{"rule": one.rule, **one.used._asdict()} for one in report.rules],
-        "clients": [{"client": one.client, **one.used._asdict()} for one in report.clients],
-        "lines": [{"client": one.client, "rule": one.rule, **one.used._asdict()} for one in report.lines],
+        "clients": [{"client": one.client, "rule": one.rule, **one.used._asdict()} for one in report.clients],
+        "overage": [one._asdict() for one in report.lines],
     }
 
 
 def bill_csv(month: str, lines: Iterable[BillLine]) -> str:
     """Return lines of a bill as CSV, one for each client and rule."""
-    return csv_text(COLUMNS, ((month, one.client, one.rule, *one.used) for one in lines))
+    return csv_text(COLUMNS, ((month, *one) for one in lines))
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

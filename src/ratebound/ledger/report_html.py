@@ -14,6 +14,7 @@ MONTHS = (
 )
 # No script, and nothing from elsewhere: a report is sent around
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+EACH_RULE = "A request that several rules count is in the numbers of each."
 MOST_LINES = 1_000  # of the table for billing: the CSV has all
 
 STYLE = """
@@ -38,7 +39,8 @@ h2 { font-size: 15px; font-weight: 650; }
 .tile, .card { padding: 16px 18px; border: 1px solid var(--line); border-radius: 12px; background: var(--card); }
 .tile dt { color: var(--muted); }
 .tile dd { font-size: 24px; font-weight: 650; line-height: 1.25; font-variant-numeric: tabular-nums; }
-.columns { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
+.columns { display: grid; gap: 16px; align-items: start;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .head { display: flex; flex-wrap: wrap; gap: 6px 16px; align-items: center; margin-bottom: 10px; }
 .head h2 { margin-right: auto; }
 .legend { display: flex; gap: 14px; color: var(--muted); font-size: 12.5px; }
@@ -96,7 +98,7 @@ def report_html(report: MonthReport) -> str:
         _lines_table(report),
     ]
     made = f"{report.made_at:%Y-%m-%d %H:%M} UTC"
-    about = f"Days of the time zone {escape(report.zone)}. Made at {made} by Ratebound."
+    about = f"Days of the time zone {escape(report.zone)}. {EACH_RULE} Made at {made} by Ratebound."
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -197,13 +199,14 @@ def _clients_table(report: MonthReport) -> str:
     rows = [
         [
             _name(one.client),
+            _name(one.rule, "td"),
             _bar(one.used.units / most if most else 0, "used"),
             _number(f"{one.used.units:,}"),
             _number(f"{one.used.denied:,}"),
         ]
         for one in report.clients
     ]
-    return _card("clients", "Clients with the most units", ("client", "share", "units", "denied"), rows)
+    return _card("clients", "Clients with the most units", ("client", "rule", "share", "units", "denied"), rows)
 
 
 def _rules_table(report: MonthReport) -> str:
@@ -223,12 +226,12 @@ def _rules_table(report: MonthReport) -> str:
 def _lines_table(report: MonthReport) -> str:
     lines = report.lines[:MOST_LINES]
     rows = [
-        [_name(one.client), _name(one.rule, "td"), *(_number(f"{number:,}") for number in one.used)] for one in lines
+        [_name(one.client), _name(one.rule, "td"), _number(f"{one.units:,}"), _number(f"{one.overage:,}")]
+        for one in lines
     ]
-    title = "Overage, for billing" if report.client is None else "Usage by rule"
     more = len(report.lines) - len(lines)
     note = f'<p class="muted">And {more:,} more lines: the CSV has all.</p>' if more else ""
-    return _card("lines", title, ("client", "rule", "units", "allowed", "denied", "overage"), rows, note)
+    return _card("lines", "Overage, for billing", ("client", "rule", "units", "overage"), rows, note)
 
 
 def _card(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:

@@ -92,7 +92,8 @@ class ControlPlane:
         self._problem = ""  # what keeps them from being read
         self._silent = [0] * settings.workers  # looks in a row that each worker has not answered
         self._polling = asyncio.Lock()
-        self._calls = ServiceCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request)
+        ledger = None if settings.ledger is None else settings.ledger.open(writes=False)
+        self._calls = ServiceCalls(self._paths, task.folder, CALL_SHARE * settings.bounds.request, ledger)
         operators = settings.admin_tokens or (OperatorToken(UNNAMED[WRITE], WRITE, task.run_token),)
         self._sign_in = TokenSignIn(operators, task.secret)
         self._site = AdminAsgi(AdminSite(self._calls, self._sign_in))

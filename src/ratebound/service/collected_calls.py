@@ -26,8 +26,8 @@ def with_collected_calls(storage: Any) -> Any:
     if not isinstance(storage, str):
         return storage
     opened = open_async_storage(storage)
-    address = getattr(opened, "address", None)
-    return opened if address is None or address.kind == "cluster" else CollectedCalls(opened)
+    kind = getattr(getattr(opened, "address", None), "kind", "")
+    return CollectedCalls(opened) if kind in ("single", "sentinel") else opened
 
 
 class CollectedCalls:

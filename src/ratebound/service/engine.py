@@ -4,6 +4,7 @@ Each question has a form without a pause, which returns None where the storage h
 Protocols try the first, so that a decision from memory needs no task.
 """
 
+import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from functools import lru_cache
@@ -15,19 +16,21 @@ from ratebound.duration import Duration
 from ratebound.errors import StorageError
 from ratebound.events import Listener
 from ratebound.flow import run_at_once
-from ratebound.limit import Group, limit_set
+from ratebound.limit import UNITS, Group, Limit, limit_set
 from ratebound.notation import parse_limits
 from ratebound.policy import AsyncGate, Policy, PolicyFile, RequestView
 from ratebound.policy.runtime.verdict import Verdict
 from ratebound.service.collected_calls import with_collected_calls
-from ratebound.storage import documents_of
+from ratebound.storage import keeps_documents, refusals_of, refuse_unkept, unguarded
 from ratebound.switch import switch
 from ratebound.telling import tell_decided
 
 T = TypeVar("T")
 MAX_LIMITS_TEXT = 1000  # characters of the limits that a caller brings; longer ones are refused
 SHORT_LIMITS_TEXT = 64  # characters. A plan takes up to 90 bytes for each
-READY = "ready"  # a shared document that is never written: reading it asks the storage
+READY = "ready"  # a shared document that is never written, or a key that is never spent: reading it asks the storage
+ASKED = (Limit(1, UNITS["second"], algorithm="fixed-window", name=READY, failure="raise"),)
+MOST_LOOKED_AT = 64  # keys among which there is one for each server
 
 
 class Engine:
@@ -54,6 +57,7 @@ class Engine:
         self.gate = AsyncGate(policy, storage=storage, deadline=deadline, workers=workers, listeners=told)
         self.decider: AsyncDecider = self.gate._decider
         self.strict_gate = AsyncGate(policy, storage=self.gate.storage, max_delay=0, listeners=told)
+        self._keeps_all = refusals_of(self.gate.storage) is None
 
     @property
     def never_pauses(self) -> bool:
@@ -100,6 +104,11 @@ class Engine:
         """Return the result of a coroutine of the decider if the storage answers at once, else the coroutine."""
         return run_at_once(coroutine) if self.never_pauses else coroutine
 
+    def refuse_unkept(self, group: Group) -> None:
+        """Raise InvalidLimit if the storage does not keep a limit of a caller's own group."""
+        if not self._keeps_all:
+            refuse_unkept(self.decider.storage, [limit for _, limits, *_ in group for limit in limits])
+
     async def spend(self, group: Group) -> Decision:
         """Spend a group of a caller's own limits: all or nothing."""
         return await self.decider.decide(group)
@@ -109,9 +118,17 @@ class Engine:
         return await self.decider.decide_each(groups)
 
     async def is_ready(self) -> bool:
-        """Return True if the storage answers."""
+        """Return True if the storage answers; of several servers without shared documents, one of them."""
+        storage: Any = self.decider.storage
+        if not keeps_documents(storage):
+            asked = [storage.evaluate((group,), "peek") for group in _one_for_each_server(storage)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException) and not isinstance(answer, StorageError):
+                    raise answer
+            return not all(isinstance(answer, StorageError) for answer in answers)
         try:
-            await documents_of(self.decider.storage).read_document(READY)
+            await storage.read_document(READY)
         except StorageError:
             return False
         return True
@@ -119,6 +136,13 @@ class Engine:
     async def close(self) -> None:
         """Close the storage."""
         await self.gate.close()
+
+
+def _one_for_each_server(storage: Any) -> list[Group]:
+    """Return groups to peek, so that every server of a storage is asked once."""
+    nodes_of = getattr(unguarded(storage), "nodes_of", None)
+    groups: list[Group] = [((f"{READY}{number}", ASKED, 1, None, None),) for number in range(MOST_LOOKED_AT)]
+    return groups[:1] if nodes_of is None else list({nodes_of(group): group for group in groups}.values())
 
 
 def plan_of(text: str) -> Plan:

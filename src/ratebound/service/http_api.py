@@ -233,13 +233,21 @@ class HttpApi:
         return self._spent(self._hit_spend(call))
 
     def _hit_spend(self, call: HitCall) -> PlannedSpend:
-        return PlannedSpend(_group_of(call), lambda decision: self._decided(decision, call.settle))
+        return PlannedSpend(self._kept(_group_of(call)), lambda decision: self._decided(decision, call.settle))
 
     def _reserve(self, call: ReserveCall) -> ApiAnswer:
         return self._spent(self._reserve_spend(call))
 
     def _reserve_spend(self, call: ReserveCall) -> PlannedSpend:
-        return PlannedSpend(_group_of(call), lambda decision: self._reserved(decision, call.lifetime))
+        return PlannedSpend(self._kept(_group_of(call)), lambda decision: self._reserved(decision, call.lifetime))
+
+    def _kept(self, group: Group) -> Group:
+        """Return a group of a caller's own limits. Raises RefusedCall for a limit that the storage does not keep."""
+        try:
+            self._engine.refuse_unkept(group)
+        except InvalidLimit as error:
+            raise _wrong([FieldProblem("limits", str(error))]) from None
+        return group
 
     def _spent(self, spend: PlannedSpend) -> ApiAnswer:
         return self._engine.now(self._spend(spend))
@@ -266,7 +274,7 @@ class HttpApi:
         return ApiReply(self._headers.pairs(decision), shown)
 
     def _peek(self, call: PeekCall) -> ApiAnswer:
-        return self._engine.now(self._peeked(_group_of(call)))
+        return self._engine.now(self._peeked(self._kept(_group_of(call))))
 
     async def _peeked(self, group: Group) -> ApiReply:
         return self._decided(await self._engine.decider.peek(group))
@@ -345,7 +353,7 @@ class HttpApi:
         else:
             if call.tier is not None:
                 raise _wrong([FieldProblem("tier", "a tier goes with 'identity'")])
-            group = (_usage_ask(call),)
+            group = self._kept((_usage_ask(call),))
             found = usages_of(group, (await self._engine.decider.evaluate((group,), "peek"))[0])
         return ApiReply([], UsageAnswer([self._shown_usage(usage) for usage in found]))
 
@@ -360,7 +368,7 @@ class HttpApi:
             except ValueError as error:
                 raise _wrong_client(error) from None
         else:
-            await self._engine.decider.reset((_usage_ask(call),))
+            await self._engine.decider.reset(self._kept((_usage_ask(call),)))
         return ApiReply([], DONE)
 
     # The policy

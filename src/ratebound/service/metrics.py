@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.utils import floatToGoString
 
 from ratebound.events import Listener
+from ratebound.ledger import Ledger
 from ratebound.observe.decision_counts import MOST_LIMITS, DecisionCounts, Histogram
 from ratebound.observe.prometheus import PrometheusListener
 from ratebound.service.http1 import Answer, Handle, HttpRequest
@@ -141,6 +142,24 @@ class CountedCommands:
 def family(name: str, kind: str, text: str, samples: list[Any]) -> dict[str, Any]:
     """Return a family of samples, as JSON can hold it."""
     return {"name": name, "type": kind, "help": text, "samples": samples}
+
+
+def ledger_families(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return how writing to the usage ledger goes."""
+    state = ledger.state
+    return [
+        family(name, kind, text, [(name, {}, value)])
+        for name, kind, text, value in (
+            ("ratebound_ledger_flushes_total", "counter", "Times that usage was written to the ledger", state.flushes),
+            (
+                "ratebound_ledger_failures_total",
+                "counter",
+                "Times that the ledger could not be written",
+                state.failures,
+            ),
+            ("ratebound_ledger_pending_entries", "gauge", "Entries that are not in the ledger yet", state.pending),
+        )
+    ]
 
 
 def _samples_of(decisions: DecisionCounts) -> Iterator[Sample]:

@@ -25,6 +25,7 @@ from ratebound.clock import SECOND
 from ratebound.decider import AsyncDecider
 from ratebound.decision import Decision
 from ratebound.errors import InvalidLimit, StorageError
+from ratebound.events import Settled
 from ratebound.limit import NOT_GIVEN, Ask, Extra, Limit, Slice
 from ratebound.lowered import LoweredLimits
 from ratebound.notation import parse_limit
@@ -32,6 +33,7 @@ from ratebound.outcome import DegradedRows
 from ratebound.service.leased_slots import LeasedSlots
 from ratebound.settling import Settlement, restated
 from ratebound.slots import slots_of
+from ratebound.telling import tell
 
 PREFIX = "rb1."  # the version of the form
 MIN_SECRET = 32  # bytes
@@ -76,20 +78,26 @@ class SignedAsk(Struct, array_like=True, frozen=True):
 
 
 class SignedDecision(Struct, array_like=True, frozen=True):
-    """An allowed decision: what settling has to know. `is_enforced` is False for a rule in shadow."""
+    """An allowed decision: what settling has to know. `is_enforced` is False for a rule in shadow. `endpoint` is
+    where a usage ledger has counted it."""
 
     asks: list[SignedAsk]
     rows: list[SignedRow]
     is_enforced: bool = True
     degraded: str | None = None
     granted: int = 0
+    endpoint: str = ""
 
     def decision(self) -> Decision:
         """Return the decision as it was made."""
         asks = [(ask.key, _limits_of(ask.limits, ask.configured), ask.cost, None, ask.extras) for ask in self.asks]
         if self.degraded is None:
-            return Decision(asks, self.rows)
-        return Decision(asks, DegradedRows(self.rows, self.degraded, granted=self.granted))
+            decision = Decision(asks, self.rows)
+        else:
+            decision = Decision(asks, DegradedRows(self.rows, self.degraded, granted=self.granted))
+        if self.is_enforced:
+            decision.note_endpoint(self.endpoint)
+        return decision
 
 
 class SignedDecisions(Struct, array_like=True, frozen=True):
@@ -252,6 +260,9 @@ class TokenUse:
         for (key, limits, charged, _, _), cost in zip(decision.asks, costs, strict=True):
             group.append((key, limits, max(cost - charged, 0), None, [NOT_GIVEN] * len(limits)))
         rows = (await self._decider.evaluate((group,), "force"))[0]
+        if self._decider.listeners:
+            kept = [max(cost, ask[2]) for cost, ask in zip(costs, decision.asks, strict=True)]
+            tell(self._decider.listeners, Settled(decision, restated(decision, kept, rows)))
         return restated(decision, costs, rows)
 
     async def _use(self, content: SignedDecisions) -> None:
@@ -306,7 +317,8 @@ def _path(purpose: Purpose) -> str:
 def _signed(decision: Decision, is_enforced: bool) -> SignedDecision:
     rows = decision.rows
     degraded, granted = (rows.reason, rows.granted) if isinstance(rows, DegradedRows) else (None, 0)
-    return SignedDecision([_signed_ask(ask) for ask in decision.asks], list(rows), is_enforced, degraded, granted)
+    asks = [_signed_ask(ask) for ask in decision.asks]
+    return SignedDecision(asks, list(rows), is_enforced, degraded, granted, decision.noted_endpoint() or "")
 
 
 def _signed_ask(ask: Ask) -> SignedAsk:

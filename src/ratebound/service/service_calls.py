@@ -1,4 +1,4 @@
-"""The calls of operators in the control plane: figures are answered here, all else by a worker.
+"""The calls of operators in the control plane: figures and the usage ledger are answered here, all else by a worker.
 
 If a worker does not accept the connection, the next one is asked. A call that was sent is not sent again: if no answer
 comes, it may have been carried out, and the operator is told so.
@@ -12,9 +12,12 @@ from functools import partial
 from typing import Any
 
 from ratebound import __version__, compiled
+from ratebound.admin.audit_log import log_call
 from ratebound.admin.calls import Operator, is_audited
+from ratebound.admin.ledger_calls import CALLED, NO_LEDGER, LedgerCalls, names_shown
 from ratebound.admin.messages import CallError
 from ratebound.flow import Flow
+from ratebound.ledger import Ledger
 from ratebound.observe.figures_view import FiguresView
 from ratebound.observe.gate_figures import WATCHED_FOR
 from ratebound.service.run_folder import RunFolder
@@ -26,15 +29,18 @@ RETRY = {"Retry-After": "1"}
 UNSURE = "The worker has not answered: {reason}. The call may have been carried out: look before you repeat it."
 NO_WORKER = "No worker could be asked: {reason}. Nothing was changed."
 NO_ANSWER = "No worker answers: {reason}."
+MOST_QUESTIONS = 4  # to the ledger at once
+BUSY_LEDGER = f"The ledger answers {MOST_QUESTIONS} other questions."
+SLOW_LEDGER = "The ledger has not answered within {seconds:g} s. Ask for less time, or look at its database."
 
 
 class ServiceCalls:
     """The calls of operators in a service, for its admin site. It keeps the figures of all workers.
 
-    `paths` are the sockets of the workers. A call may take `seconds`.
+    `paths` are the sockets of the workers. A call may take `seconds`. `ledger` is the usage ledger, for reading.
     """
 
-    def __init__(self, paths: Sequence[str], folder: RunFolder, seconds: float) -> None:
+    def __init__(self, paths: Sequence[str], folder: RunFolder, seconds: float, ledger: Ledger | None = None) -> None:
         self._all_paths = paths
         self._paths = list(paths)
         self._folder = folder
@@ -43,6 +49,9 @@ class ServiceCalls:
         self._view = self._figures.view()
         self._last_revision: dict[str, Any] = {"revision": ""}
         self._watched: float | None = None  # when somebody has last looked
+        self._ledger = None if ledger is None else LedgerCalls(ledger)
+        self.has_ledger = ledger is not None
+        self._asking = 0  # questions to the ledger that are not answered yet
 
     def take(self, own: Sequence[Any], others: Iterable[Any], problem: str) -> None:
         """Take the figures of each worker, None for one that is silent, and of other processes, once a second."""
@@ -75,6 +84,8 @@ class ServiceCalls:
                 return {"top": self._view["top"]}
             names = await self._names([one["client"] for one in self._view["top"]])
             return await self._forward(name, arguments, operator, view={"top": self._view["top"]}, names=names)
+        if name in CALLED:
+            return await self._ask_ledger(name, arguments, operator)
         if name == "block" and "digest" in arguments:
             return await self._forward(name, arguments, operator, names=await self._names([arguments["digest"]]))
         found = await self._forward(name, arguments, operator)
@@ -88,15 +99,44 @@ class ServiceCalls:
         given: dict[str, Any] = {"name": name, "arguments": arguments, "operator": operator}
         if figures:
             given["figures"] = figures
+        seconds = min(self._seconds, READ_WITHIN) if can_repeat and name != "check_policy" else self._seconds
+        return await self._asked("call", seconds, can_repeat=can_repeat, **given)
+
+    async def _asked(self, question: str, seconds: float, *, can_repeat: bool, **given: Any) -> Any:
+        """Ask a worker. Raises CallError with its problem, or if no worker answers."""
         try:
-            seconds = min(self._seconds, READ_WITHIN) if can_repeat and name != "check_policy" else self._seconds
-            found = await ask_any_worker(self._paths, "call", seconds, can_repeat=can_repeat, **given)
+            found = await ask_any_worker(self._paths, question, seconds, can_repeat=can_repeat, **given)
         except WorkerSilent as error:
             text = NO_ANSWER if can_repeat else UNSURE if error.was_asked else NO_WORKER
             raise CallError(503, text.format(reason=error), headers=RETRY) from None
         if "problem" in found:
             raise CallError(*found["problem"])
         return found["value"]
+
+    async def _ask_ledger(self, name: str, arguments: dict[str, Any], operator: Operator) -> Any:
+        """Read the ledger in a thread. Names are shown only if a worker has recorded that."""
+        if self._ledger is None:
+            raise CallError(404, NO_LEDGER)
+        if self._asking >= MOST_QUESTIONS:  # a database that hangs must not take all threads
+            raise CallError(503, BUSY_LEDGER, headers=RETRY)
+        self._asking += 1
+        question = asyncio.get_running_loop().run_in_executor(None, self._ledger.answer, name, arguments)
+        question.add_done_callback(self._answered)
+        try:
+            found = await asyncio.wait_for(asyncio.shield(question), self._seconds)
+        except TimeoutError:
+            raise CallError(503, SLOW_LEDGER.format(seconds=self._seconds), headers=RETRY) from None
+        if is_audited(name, arguments):
+            action, target, detail = names_shown(found)
+            log_call(name, arguments, operator)
+            entry = {"action": action, "target": target, "detail": detail, "by": operator.name}
+            await self._asked("record", self._seconds, can_repeat=False, **entry)
+        return found
+
+    def _answered(self, question: "asyncio.Future[Any]") -> None:
+        self._asking -= 1
+        if not question.cancelled():
+            question.exception()  # if nobody waits for it any more, it was told that it takes too long
 
     async def _revision(self, operator: Operator) -> dict[str, Any]:
         """Return the field of the figures that changes with every change by an operator."""

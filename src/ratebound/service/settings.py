@@ -19,6 +19,9 @@ from typing import Any, TypeVar
 from ratebound.admin.calls import Role
 from ratebound.errors import RateboundError
 from ratebound.http.client_ip import Proxies
+from ratebound.ledger import Ledger
+from ratebound.ledger.periods import BUCKETS
+from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.load.document import parse
 from ratebound.policy.load.url_text import is_url
 from ratebound.policy.problem import PolicyError
@@ -36,6 +39,8 @@ PREFIX = "RATEBOUND_"
 OFF = "off"
 SECRET_IN_URL = re.compile("@|secret=|password=")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+SHORTEST_KEPT = 86_400  # seconds of usage in a ledger
+LEDGER_SCHEMES = ("sqlite", "postgresql", "postgres")
 Environ = Mapping[str, str]
 T = TypeVar("T")
 
@@ -111,6 +116,21 @@ def _text(text: str) -> str:
 
 def _storage(text: str) -> str:
     check_storage_url(text)
+    return text
+
+
+def _ledger(text: str) -> str:
+    if split_url(text).scheme not in LEDGER_SCHEMES:
+        raise ValueError(
+            f"cannot open ledger {hidden(text)}: expected sqlite:///usage.db or postgresql://HOST/DATABASE"
+        )
+    check_storage_url(text)
+    return text
+
+
+def _keep(text: str) -> str:
+    if read_seconds(text) < SHORTEST_KEPT:
+        raise ValueError(f"expected at least a day, for example '400 days', not {text!r}")
     return text
 
 
@@ -200,6 +220,12 @@ def _secrets(text: str) -> tuple[str, ...]:
     return _words(text)
 
 
+def _ledger_secret(text: str) -> tuple[str, ...]:
+    if len(_words(text)) != 1:
+        raise ValueError("expected one secret without blanks")
+    return _secrets(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A setting. `read` makes its value of a text, and raises ValueError. `default` is a text, too."""
@@ -249,9 +275,41 @@ SETTINGS = (
         _storage,
         "",
         "URL",
-        "Where states are kept: memory://, shm://NAME, redis://HOST. By default the storage of the policy; memory"
-        " becomes shared memory of this run if there are several workers.",
+        "Where states are kept: memory://, shm://NAME, sqlite:///FILE, redis://HOST. By default the storage of the"
+        " policy; memory becomes shared memory of this run if there are several workers.",
     ),
+    Setting(
+        "ledger",
+        _ledger,
+        "",
+        "URL",
+        "Where usage is recorded for bills and audits: sqlite:///usage.db or postgresql://HOST/DATABASE. Without it"
+        " nothing is recorded.",
+    ),
+    Setting(
+        "ledger_clients",
+        _choice("digest", "name"),
+        "digest",
+        "HOW",
+        "How clients are written to the ledger: as a digest, which needs ledger_secret, or by name.",
+    ),
+    Setting("ledger_secret", _ledger_secret, "", "SECRET", "The secret of the digests in the ledger.", is_secret=True),
+    Setting("ledger_secret_file", _text, "", "FILE", "A file with the secret of the digests in the ledger."),
+    Setting(
+        "ledger_every",
+        _seconds(0.1, 3600),
+        "5",
+        "SECONDS",
+        "How often usage is written to the ledger, in seconds. A crash loses at most what was counted since.",
+    ),
+    Setting(
+        "ledger_bucket",
+        _choice(*BUCKETS),
+        "1 hour",
+        "TIME",
+        f"The spans of time in which usage is added up: {', '.join(BUCKETS)}.",
+    ),
+    Setting("ledger_keep", _keep, "", "TIME", "How long usage is kept, such as 400 days. By default for ever."),
     Setting("http", read_listen, "127.0.0.1:4290", "ADDRESS", "Where HTTP is served, or off."),
     Setting("grpc", read_listen, "127.0.0.1:4291", "ADDRESS", "Where gRPC is served, or off."),
     Setting("resp", read_listen, "127.0.0.1:4292", "ADDRESS", "Where RESP, the protocol of Redis, is served, or off."),
@@ -375,6 +433,30 @@ BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class LedgerSettings:
+    """The usage ledger of a service. It has no repr with fields, because the URL and the secret are secret."""
+
+    url: str
+    clients: str
+    secret: str | None
+    every: float
+    bucket: str
+    keep: str | None
+
+    def open(self, *, writes: bool) -> Ledger:
+        """Return the ledger. Without `writes` it only answers questions."""
+        return Ledger(
+            self.url,
+            clients=self.clients,
+            secret=self.secret,
+            every=self.every,
+            bucket=self.bucket,
+            keep=self.keep,
+            writes=writes,
+        )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ServiceSettings:
     """The settings of one run, checked. It has no repr with fields, because some of them are secret."""
 
@@ -383,6 +465,7 @@ class ServiceSettings:
     policy_every: float
     functions: str
     storage: str  # empty: the policy's
+    ledger: LedgerSettings | None
     http: Listen | None
     grpc: Listen | None
     resp: Listen | None
@@ -433,11 +516,12 @@ def read_settings(
             reader.take(setting, text, source)
         else:
             reader.values[setting.name] = setting.read(setting.default) if setting.default else None
-    if SECRET_IN_URL.search(options.get("storage", "")):
-        reader.mistakes.append(
-            "option --storage: every user of this host can read options. Put a URL with a password or a secret into the"
-            f" environment variable {PREFIX}STORAGE or into the settings file"
-        )
+    for name in ("storage", "ledger"):
+        if SECRET_IN_URL.search(options.get(name, "")):
+            reader.mistakes.append(
+                f"option --{name}: every user of this host can read options. Put a URL with a password or a secret into"
+                f" the environment variable {PREFIX}{name.upper()} or into the settings file"
+            )
     return reader.settings()
 
 
@@ -519,11 +603,12 @@ class _Reader:
         self._check_addresses(bool(tokens), bool(admin_tokens))
         self._check_tls()
         policy = self._policy()
+        ledger = self._ledger()
         storage = values["storage"] or ""
         if values["workers"] > 1 and storage and split_url(storage).scheme == "memory":
             self.mistakes.append(
                 f"{self.sources['storage']}: {hidden(storage)} is not shared between {values['workers']} workers: leave"
-                " it out for shared memory of this run, or use shm://NAME or redis://HOST"
+                " it out for shared memory of this run, or use shm://NAME, sqlite:///FILE or redis://HOST"
             )
         if self.mistakes:
             raise SettingsError(self.mistakes)
@@ -533,6 +618,7 @@ class _Reader:
             policy_every=values["policy_every"],
             functions=values["functions"] or "",
             storage=storage,
+            ledger=ledger,
             http=values["http"],
             grpc=values["grpc"],
             resp=values["resp"],
@@ -574,6 +660,29 @@ class _Reader:
                 " each: openssl rand -hex 32"
             )
         return found
+
+    def _ledger(self) -> LedgerSettings | None:
+        """Return the settings of the usage ledger; None if there is none."""
+        values = self.values
+        secret = (values["ledger_secret"] or ()) + self.lines_of("ledger_secret_file", _ledger_secret)
+        if not values["ledger"]:
+            return None
+        if len(secret) > 1:
+            self.mistakes.append("ledger_secret and ledger_secret_file are both set: set one of them")
+        if values["ledger_clients"] == "digest" and not secret:
+            self.mistakes.append(
+                f"{self.sources['ledger']}: clients are written as digests, which need a secret. Set"
+                f" {BY_NAME['ledger_secret'].variable} or {BY_NAME['ledger_secret_file'].option} (make one: openssl"
+                " rand -hex 32), or set ledger_clients to name"
+            )
+        return LedgerSettings(
+            url=values["ledger"],
+            clients=values["ledger_clients"],
+            secret=secret[0] if secret else None,
+            every=values["ledger_every"],
+            bucket=values["ledger_bucket"],
+            keep=values["ledger_keep"],
+        )
 
     def _policy(self) -> Path | None:
         """Return the policy file, or the file in which the policy of a URL is kept."""

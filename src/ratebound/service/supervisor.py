@@ -24,16 +24,17 @@ from ratebound.admin.policy_source import described
 from ratebound.errors import RateboundError
 from ratebound.policy import Policy, PolicyFile, read_policy
 from ratebound.policy.runtime.fetched_policy import FetchedPolicy
+from ratebound.policy.runtime.kept_limits import KeptLimits
 from ratebound.service.admin import AdminTask, run_admin
 from ratebound.service.listening import StartError, address_of, bind_all, close_all, tls_context
 from ratebound.service.logs import set_up_logs
 from ratebound.service.policy_poller import first_fetch, run_policy_poller
 from ratebound.service.run_folder import RunFolder, digest_of, make_run_folder
 from ratebound.service.settings import ServiceSettings
-from ratebound.service.worker import WorkerTask, run_worker
+from ratebound.service.worker import LEDGER_WITHIN, WorkerTask, run_worker
 from ratebound.service.worker_operations import RELOAD
 from ratebound.storage.secrecy import hidden, split_url
-from ratebound.storage.urls import check_storage_is_installed
+from ratebound.storage.urls import check_storage_is_installed, refusals_by_url
 
 log = logging.getLogger("ratebound.service")
 
@@ -93,8 +94,14 @@ class Supervisor:
             self.policy = PolicyFile(settings.policy, functions=functions, every=0)
         try:
             check_storage_is_installed(settings.storage or self.policy_now.storage)
+            if settings.ledger is not None:
+                check_storage_is_installed(settings.ledger.url)
         except ModuleNotFoundError as error:
             raise StartError(str(error)) from None
+        self._kept = KeptLimits(refusals_by_url(settings.storage or self.policy_now.storage))
+        if isinstance(self.policy, PolicyFile):
+            self._kept.check(self.policy.compiled)
+            self.policy.checks.add(self._kept.check)
         for name in settings.listens:
             tls_context(settings, name)
         self.sockets = bind_all(settings.listens)
@@ -201,6 +208,8 @@ class Supervisor:
                 " them. Set RATEBOUND_SECRET or --secret-file"
             )
         log.info("states are kept in %s", hidden(self.storage)[1:-1])
+        if self.settings.ledger is not None:
+            log.info("usage is recorded in %s", hidden(self.settings.ledger.url)[1:-1])
 
     def _worker(self, slot: int) -> Callable[[int, int], None]:
         def run(started: int, supervisor: int) -> None:
@@ -447,6 +456,8 @@ class Supervisor:
         close_all(self.sockets)  # nobody is left waiting in a queue that is never served
         self._send(signal.SIGTERM)
         ends = time.monotonic() + self.settings.grace + AFTER_GRACE
+        if self.settings.ledger is not None:
+            ends += LEDGER_WITHIN
         while any(child.pid for child in self._children):
             if time.monotonic() > ends:
                 left = ", ".join(child.name for child in self._children if child.pid)

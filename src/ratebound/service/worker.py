@@ -31,7 +31,7 @@ from ratebound.service.http1 import Http1Connection
 from ratebound.service.http2 import Http2Connection
 from ratebound.service.http_api import HttpApi
 from ratebound.service.listening import BACKLOG, tls_context
-from ratebound.service.metrics import WorkerMetrics
+from ratebound.service.metrics import WorkerMetrics, ledger_families
 from ratebound.service.resp import RespConnection
 from ratebound.service.resp_commands import RespCommands
 from ratebound.service.routes import ServiceRoutes
@@ -46,6 +46,7 @@ SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
 LAST_ACCEPT = 0.05  # seconds, in which connections are accepted that had arrived before a stop
 LAST_REQUESTS = 0.5  # seconds, in which connections may end with one more answer
+LEDGER_WITHIN = 5.0  # seconds, in which what was used is written at a stop
 NOT_ASKED = "the storage was not asked yet"
 
 
@@ -75,13 +76,16 @@ class Worker:
             task.policy.source = task.folder.policy(task.policy.path.suffix)
         self.tokens = BearerTokens(settings.tokens)
         self.metrics = WorkerMetrics(LogListener(level=logging.DEBUG), logs_denials=settings.log_level == "debug")
+        self.ledger = None if settings.ledger is None else settings.ledger.open(writes=True)
         self.engine = Engine(
             task.policy,
             storage=task.storage,
             deadline=settings.deadline,
             workers=settings.workers,
-            listeners=self.metrics.listeners,
+            listeners=[*self.metrics.listeners, *([] if self.ledger is None else [self.ledger])],
         )
+        if self.ledger is not None and task.slot == 0:  # one of the workers is enough
+            self.ledger.follow(self.engine.gate)
         self.figures = GateFigures(self.engine.gate, counts=self.metrics.decisions, keeps_view=False)
         policy = ServicePolicy(self.engine.gate, task.policy, task.folder, task.supervisor, task.fetched)
         self.operations = WorkerOperations(self.engine.gate, policy)
@@ -136,6 +140,7 @@ class Worker:
             "others": self._others,
             "policy": self._policy,
             "ready": self._ready,
+            "record": self.operations.record,
             "report": self._report,
         }
         path = self.task.folder.worker_socket(self.task.slot)
@@ -154,7 +159,7 @@ class Worker:
         self.figures.begin()
 
     async def stop(self) -> None:
-        """Accept nothing more, answer what was received, and close the storage."""
+        """Accept nothing more, answer what was received, write what was used, and close the storage."""
         grace = self.task.settings.grace
         every = self.connections.values()
         for connections in every:
@@ -168,6 +173,8 @@ class Worker:
         await asyncio.gather(*(connections.stop(grace) for connections in every))
         with suppress(StorageError, TimeoutError):  # else others stop to show this worker after 10 s
             await asyncio.wait_for(run_async(self.figures.leaving()), READY_WITHIN)
+        if self.ledger is not None:
+            await asyncio.to_thread(self.ledger.close, LEDGER_WITHIN)
         await self.engine.close()
 
     def reload(self) -> None:
@@ -203,7 +210,10 @@ class Worker:
         opened = {wire: len(connections) for wire, connections in self.connections.items()}
         return {
             "generation": self.task.generation,
-            "families": self.metrics.snapshot(opened),
+            "families": [
+                *self.metrics.snapshot(opened),
+                *([] if self.ledger is None else ledger_families(self.ledger)),
+            ],
             "figures": self.figures.own(),
         }
 

@@ -8,14 +8,16 @@ from typing import Any
 
 from ratebound.admin.calls import Operator
 from ratebound.admin.messages import CallError
-from ratebound.admin.operations import Operations
+from ratebound.admin.operations import RETRY, Operations
 from ratebound.admin.policy_source import AN_OBJECT, GatePolicySource, PolicyOrigin, described
+from ratebound.errors import StorageError
 from ratebound.flow import run_async
 from ratebound.policy import AsyncGate, PolicyError, PolicyFile
 from ratebound.policy.load.url_text import SECONDS, FetchError
 from ratebound.policy.problem import Problem
 from ratebound.policy.runtime.fetched_policy import FetchedPolicy
 from ratebound.service.run_folder import RunFolder, digest_of
+from ratebound.storage import keeps_documents
 
 RELOAD = signal.SIGUSR1  # to the supervisor. SIGHUP may also mean that its terminal was closed
 RELOAD_WITHIN = 5.0  # seconds, for the supervisor and the workers
@@ -123,12 +125,21 @@ class ServicePolicy:
 
 
 class WorkerOperations:
-    """The calls of operators, for the control plane to ask."""
+    """The calls of operators, for the control plane to ask. `record` is for what the control plane answers itself."""
 
     def __init__(self, gate: AsyncGate, policy: ServicePolicy) -> None:
         self._gate = gate
         self._policy = policy
         self._operations = Operations(gate, GivenFigures({"view": {}}), policy)  # kept: it remembers revisions
+
+    async def record(self, asked: Mapping[str, Any]) -> Answer:
+        """Note in the log of changes what an operator sees. The answer has a `problem` if that cannot be done."""
+        if keeps_documents(self._gate.storage):
+            try:
+                await self._gate.record(asked["action"], asked["target"], asked["detail"], by=asked["by"])
+            except StorageError as error:
+                return {"problem": [503, f"The storage could not answer: {error}", [], RETRY]}
+        return {"value": True}
 
     async def call(self, asked: Mapping[str, Any]) -> Answer:
         """Carry out a call. The answer has a `value`, or a `problem` for the operator."""

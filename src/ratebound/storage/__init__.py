@@ -13,18 +13,23 @@ answers has all nine fields of `outcome.Row`: compiled code accepts no other. Op
   Writing stores `content` as version + 1 and returns True, but only if `version` is still the stored one; else it
   changes nothing and returns False. Documents never expire, and `reset` does not touch them. `read_documents(names)`
   returns what `read_document` returns for each name, in one call: gates read several documents every second.
+- `refusal_of(limit)`: returns why the storage does not keep a limit, in words for the person who wrote the limit; "" if
+  it keeps it. Limiters, gates and policies ask it once for each limit that they are given, and raise InvalidLimit for
+  one that is refused. `evaluate` raises InvalidLimit, too, and charges nothing. A storage without it keeps all limits.
 - For its guard (see guarded.py): `deadline`, the seconds by which every call of it has ended; `nodes_of(group)`, the
   servers that a group is on; `nodes_of_document(name)`, those that a document is on; `loops` of a storage for tasks,
   the event loops in which it has something to close.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from ratebound.errors import InvalidLimit
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 
 AtOnce = Callable[[Group], Sequence[Row]]
+Refusals = Callable[[Limit], str]  # why a storage does not keep a limit; "" if it does
 Document = tuple[int, bytes]  # the version and the content of a shared document
 HeldSlot = tuple[int, int]  # a slot that is held: its id, and its expiry in microseconds of the storage's clock
 
@@ -90,6 +95,27 @@ def holders_of(storage: Any) -> Callable[[str, Limit], Any]:
     if found is None:
         raise TypeError(f"{type(storage).__name__} cannot list the holders of slots: it has no method 'holders'")
     return found
+
+
+def refusals_of(storage: Any) -> Refusals | None:
+    """Return the `refusal_of` of a storage, or of the one in its guard; None if it keeps all limits."""
+    found: Refusals | None = getattr(unguarded(storage), "refusal_of", None)
+    return found
+
+
+def refusal_of(storage: Any, limit: Limit) -> str:
+    """Return why a storage does not keep a limit; "" if it does."""
+    refusals = refusals_of(storage)
+    return "" if refusals is None else refusals(limit)
+
+
+def refuse_unkept(storage: Any, limits: Iterable[Limit]) -> None:
+    """Raise InvalidLimit if a storage does not keep one of these limits."""
+    refusals = refusals_of(storage)
+    for limit in () if refusals is None else limits:
+        reason = refusals(limit) if refusals is not None else ""
+        if reason:
+            raise InvalidLimit(f"{limit.text!r} cannot be counted in this storage. {reason}")
 
 
 def keeps_documents(storage: Any) -> bool:

@@ -7,6 +7,7 @@ the failure mode, and no breaker counts it.
 import asyncio
 import signal
 import threading
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any, Generic, Self, TypeVar
 from weakref import ref
@@ -75,6 +76,9 @@ class Living(Generic[T]):
 
     def __len__(self) -> int:
         return sum(found() is not None for found in self._found)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([thing for found in self._found if (thing := found()) is not None])
 
     def add(self, thing: T) -> None:
         """Count an object from now on."""

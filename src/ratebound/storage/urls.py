@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage import AsyncStorage, Refusals, Storage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.secrecy import hidden, split_url
 
@@ -18,6 +18,7 @@ class _Kind(NamedTuple):
     reader: str  # the module of `read_url`, which imports no driver
     driver: str = ""  # the package that the module needs, and the extra that brings it
     extra: str = ""
+    refusal: str = ""  # the module of `refusal`, if there are limits that it does not keep; it imports no driver
 
 
 _STORAGE = "ratebound.storage"
@@ -37,6 +38,7 @@ _MEMCACHED = _Kind(
     f"{_STORAGE}.memcached.address",
     "pymemcache",
     "memcached",
+    f"{_STORAGE}.memcached.refusal",
 )
 _KINDS = {"sqlite": _SQLITE, "postgresql": _POSTGRES, "postgres": _POSTGRES, "memcached": _MEMCACHED}
 
@@ -79,6 +81,15 @@ def check_storage_url(url: str) -> None:
             _max_keys(url)
         else:
             import_module(kind.reader).read_url(url)
+
+
+def refusals_by_url(url: str) -> Refusals | None:
+    """Return a function that tells why the storage of a URL does not keep a limit; None if it keeps all.
+
+    Nothing is opened, and no driver is needed. Raises ValueError for a URL that cannot be read.
+    """
+    kind = _kind_of(url)
+    return None if kind is None or not kind.refusal else import_module(kind.refusal).refusal
 
 
 def check_storage_is_installed(url: str) -> None:

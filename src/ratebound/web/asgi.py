@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ratebound.flow import run_async
 from ratebound.policy import RequestView
@@ -33,6 +33,9 @@ from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.user import User, found_user_id, identified, user_id, user_is_given
 from ratebound.web.visit import Visit
 from ratebound.web.websocket import connect
+
+if TYPE_CHECKING:
+    from ratebound.ledger import Ledger
 
 log = logging.getLogger("ratebound")
 
@@ -192,20 +195,21 @@ class RateLimitMiddleware:
         return await self.gate.usage(request_view(scope, known, None, self._wire))
 
     @needing_auth
-    def dashboard(self, *, auth: Auth[[Scope]]) -> App:
+    def dashboard(self, *, auth: Auth[[Scope]], ledger: "Ledger | None" = None) -> App:
         """Return the dashboard of these limits as an application, to be mounted in front of this one: see
         `with_dashboard`. Behind the middleware its requests would be limited.
 
-        `auth` is a function of the scope, which may be async. It returns None, "read", "write", or an Operator.
+        `auth` is a function of the scope, which may be async. It returns None, "read", "write", or an Operator. With a
+        `ledger` it shows history, too.
         """
         check_takes(auth, "the scope", option="auth")
-        return asgi_dashboard(self.gate, auth)
+        return asgi_dashboard(self.gate, auth, ledger)
 
     @needing_auth
-    def with_dashboard(self, path: str, *, auth: Auth[[Scope]]) -> AsgiMount:
+    def with_dashboard(self, path: str, *, auth: Auth[[Scope]], ledger: "Ledger | None" = None) -> AsgiMount:
         """Return this application with the dashboard in front of it: `app = limited.with_dashboard("/limits", auth=…)`.
         Requests for the dashboard are not limited."""
-        return AsgiMount(self, path, self.dashboard(auth=auth))
+        return AsgiMount(self, path, self.dashboard(auth=auth, ledger=ledger))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
         kind, gate = scope["type"], self.gate

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ratebound.admin.asgi import AdminAsgi
     from ratebound.admin.site import AdminSite
     from ratebound.admin.wsgi import AdminWsgi
+    from ratebound.ledger import Ledger
     from ratebound.observe.gate_figures import GateFigures
 
 P = ParamSpec("P")
@@ -44,9 +45,19 @@ def needing_auth(function: Callable[Q, T]) -> Callable[Q, T]:
             raise TypeError(NO_AUTH)
         if not callable(auth):
             raise TypeError(f"{NO_AUTH}; not {auth!r}")
+        ledger = options.get("ledger")
+        if ledger is not None:
+            _check_ledger(ledger)
         return function(*args, **options)
 
     return called
+
+
+def _check_ledger(ledger: object) -> None:
+    from ratebound.ledger import Ledger
+
+    if not isinstance(ledger, Ledger):
+        raise TypeError(f"ledger= of the dashboard takes a Ledger, like Ledger('sqlite:///usage.db'), not {ledger!r}")
 
 
 def figures_of(gate: WebGate | AsyncWebGate) -> "GateFigures":
@@ -60,24 +71,27 @@ def figures_of(gate: WebGate | AsyncWebGate) -> "GateFigures":
         return found
 
 
-def dashboard_site(gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any]) -> "AdminSite":
-    """Return the site of a gate's dashboard. `auth` is called with the framework's own request."""
+def dashboard_site(
+    gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any], ledger: "Ledger | None" = None
+) -> "AdminSite":
+    """Return the site of a gate's dashboard. `auth` is called with the framework's own request. `ledger` is the usage
+    ledger, for history."""
     from ratebound.admin.operations import Operations
     from ratebound.admin.sign_in import GivenSignIn
     from ratebound.admin.site import AdminSite
 
-    return AdminSite(Operations(gate, figures_of(gate)), GivenSignIn(auth))
+    return AdminSite(Operations(gate, figures_of(gate), ledger=ledger), GivenSignIn(auth))
 
 
-def asgi_dashboard(gate: AsyncWebGate, auth: Callable[[Any], Any]) -> "AdminAsgi":
+def asgi_dashboard(gate: AsyncWebGate, auth: Callable[[Any], Any], ledger: "Ledger | None" = None) -> "AdminAsgi":
     """Return the dashboard of a gate as an ASGI application. `auth` is called with the scope."""
     from ratebound.admin.asgi import AdminAsgi
 
-    return AdminAsgi(dashboard_site(gate, auth))
+    return AdminAsgi(dashboard_site(gate, auth, ledger))
 
 
-def wsgi_dashboard(gate: WebGate, auth: Callable[[Any], Any]) -> "AdminWsgi":
+def wsgi_dashboard(gate: WebGate, auth: Callable[[Any], Any], ledger: "Ledger | None" = None) -> "AdminWsgi":
     """Return the dashboard of a gate as a WSGI application. `auth` is called with the environ."""
     from ratebound.admin.wsgi import AdminWsgi
 
-    return AdminWsgi(dashboard_site(gate, auth))
+    return AdminWsgi(dashboard_site(gate, auth, ledger))

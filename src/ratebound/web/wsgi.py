@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
 from ratebound.flow import run
@@ -25,6 +25,9 @@ from ratebound.web.visit import Visit
 from ratebound.web.wsgi_plain_path import PASSED as PASSED
 from ratebound.web.wsgi_plain_path import check_plain
 from ratebound.web.wsgi_response import Application, Environ, track_response
+
+if TYPE_CHECKING:
+    from ratebound.ledger import Ledger
 
 REASONS = {429: "Too Many Requests", 403: "Forbidden", 503: "Service Unavailable"}
 
@@ -144,20 +147,21 @@ class RateLimitMiddleware:
         return self.gate.usage(request_view(environ, known, None, self._wire))
 
     @needing_auth
-    def dashboard(self, *, auth: Auth[[Environ]]) -> Application:
+    def dashboard(self, *, auth: Auth[[Environ]], ledger: "Ledger | None" = None) -> Application:
         """Return the dashboard of these limits as an application, to be mounted in front of this one: see
         `with_dashboard`. Behind the middleware its requests would be limited.
 
-        `auth` is a function of the environ. It returns None, "read", "write", or an Operator.
+        `auth` is a function of the environ. It returns None, "read", "write", or an Operator. With a `ledger` it shows
+        history, too.
         """
         check_takes(auth, "the environ", option="auth")
-        return wsgi_dashboard(self.gate, auth)
+        return wsgi_dashboard(self.gate, auth, ledger)
 
     @needing_auth
-    def with_dashboard(self, path: str, *, auth: Auth[[Environ]]) -> WsgiMount:
+    def with_dashboard(self, path: str, *, auth: Auth[[Environ]], ledger: "Ledger | None" = None) -> WsgiMount:
         """Return this application with the dashboard in front of it:
         `application = limited.with_dashboard("/limits", auth=…)`. Requests for the dashboard are not limited."""
-        return WsgiMount(self, path, self.dashboard(auth=auth))
+        return WsgiMount(self, path, self.dashboard(auth=auth, ledger=ledger))
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         gate, around = self.gate, environ.get(PASSED)

@@ -245,13 +245,13 @@ function area(runs, x, y, upper, lower) {
     .join("");
 }
 
-function niceCeiling(value) {
+export function niceCeiling(value) {
   if (value <= 1) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
   return power * [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * power >= value);
 }
 
-function axisNumber(value) {
+export function axisNumber(value) {
   if (value >= 1_000_000) return `${+(value / 1_000_000).toPrecision(3)} M`;
   if (value >= 10_000) return `${+(value / 1000).toPrecision(3)} k`;
   return `${+value.toPrecision(3)}`;

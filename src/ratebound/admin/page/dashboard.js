@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import { byId, duration, make, plural, setShown, setText } from "./elements.js";
 import { HealthPanels, Tiles, healthOf, isOut } from "./health.js";
 import { History } from "./history.js";
+import { LedgerPanel } from "./ledger.js";
 import { Live } from "./live.js";
 import { ChangesPanel, PolicyPanel } from "./records.js";
 import { RulesPanel } from "./rules.js";
@@ -30,6 +31,7 @@ class Page {
     this.lookUp = new LookUp(this);
     this.changes = new ChangesPanel();
     this.policy = new PolicyPanel(this);
+    this.past = new LedgerPanel(this);
     this.live = new Live({
       history: (history) => {
         this.state.history.take(history);
@@ -132,6 +134,7 @@ class Page {
     for (const element of document.querySelectorAll("[data-needs=write]")) setShown(element, this.canWrite);
     this.drawHealth();
     this.live.start(found.live);
+    this.past.open(found.ledger);
     this.refresh();
   }
 
@@ -144,6 +147,7 @@ class Page {
     this.top.hideNames();
     this.lookUp.clear();
     this.policy.clear();
+    this.past.close();
     for (const id of ["dashboard", "health", "operator", "sections", "processes", "sign-out"])
       setShown(byId(id), false);
     const takesTokens = error === null || (error.status !== 0 && (wasTried || error.takesTokens));

@@ -357,20 +357,30 @@ def _fallen(limit: Limit, failure: str) -> Limit:
     return limit if limit.failure == failure else replace(limit, failure=failure, large=True)
 
 
-def override_problem(override: ClientOverride, policy: Policy, rules: Mapping[str, CompiledRule]) -> str:
-    """Return why an operator's override has no effect on these rules, or not on all that it is for; "" if it has."""
+def override_problem(
+    override: ClientOverride,
+    policy: Policy,
+    rules: Mapping[str, CompiledRule],
+    refusal_of: Callable[[Plan], str],
+) -> str:
+    """Return why an operator's override has no effect on these rules, or not on all that it is for; "" if it has.
+
+    `refusal_of` tells why the storage does not keep a plan; "" if it does.
+    """
     if override.tier is not None:
         known = policy.tier_names
         return "" if override.tier in known else f"unknown tier {override.tier!r}: {nearest(override.tier, known)}"
     found = [f"unknown rule {name!r}: {nearest(name, rules)}" for name in override.rules if name not in rules]
     limits = override.limits or ""
     for one in rules.values():
-        if override.concerns(one.rule.name) and one.operator_plans.get(limits) is None:  # else it is known to fit
+        if override.concerns(one.rule.name):
             try:
-                one.checked_override(limits)
+                plan = one.operator_plans.get(limits) or one.checked_override(limits)  # the first is known to fit
             except ValueError as error:
                 found.append(str(error))
-    return "; ".join(dict.fromkeys(found))
+            else:
+                found.append(refusal_of(plan))
+    return "; ".join(dict.fromkeys(filter(None, found)))
 
 
 def may_queue(rules: Iterable[Rule], overrides: Iterable[Override]) -> bool:

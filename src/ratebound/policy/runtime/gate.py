@@ -24,11 +24,12 @@ from ratebound.policy.model.client_list import client_of
 from ratebound.policy.model.descriptor_rule import DescriptorRule
 from ratebound.policy.model.policy import SWITCHES, Policy, Switch
 from ratebound.policy.model.rule import Rule, Stage
-from ratebound.policy.problem import check_choice
+from ratebound.policy.problem import PolicyError, check_choice
 from ratebound.policy.runtime.bounded_queue import with_bounded_queues
 from ratebound.policy.runtime.compiled_rules import CompiledRule, override_problem
 from ratebound.policy.runtime.fast_path import Asked
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step
+from ratebound.policy.runtime.kept_limits import KeptLimits
 from ratebound.policy.runtime.operator_blocks import BLOCKS, Block, adding_block, removing_block
 from ratebound.policy.runtime.operator_clients import OperatorClients
 from ratebound.policy.runtime.operator_documents import (
@@ -67,7 +68,7 @@ from ratebound.policy.runtime.usage import ClientLimits, RuleAsk, asks_of_reques
 from ratebound.policy.runtime.verdict import Judged, Verdict
 from ratebound.settling import Settlement
 from ratebound.slots import Holder
-from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage import AsyncStorage, Storage, refusals_of
 from ratebound.storage.quick_states import QuickStates
 from ratebound.switch import switch
 from ratebound.telling import tell, tell_decided
@@ -80,7 +81,7 @@ T = TypeVar("T")
 class _Source(PolicyInForce):
     """The policy that is in force now, given as an object or as a file, and the switch that overrides it."""
 
-    __slots__ = ("__weakref__", "_checked", "_refused", "blocking", "forget", "preparations")
+    __slots__ = ("__weakref__", "_checked", "_refused", "blocking", "forget", "kept", "preparations")
 
     compiled: CompiledPolicy
     file: FollowedPolicy | None
@@ -96,11 +97,20 @@ class _Source(PolicyInForce):
         self.blocking = blocking
         self.forget: Callable[[], None] = _nothing  # called when another policy has come into force
         self._refused: CompiledPolicy | None = None
+        self.kept = KeptLimits()
         self._check(self.compiled)
         self._checked = self.compiled  # the last policy that was prepared for
         self.preparations = Preparations()
         if self.file is not None:
             self.file.preparations.add(self._prepare)
+            self.file.checks.add(self.kept.check)
+
+    def keep_in(self, storage: object) -> None:
+        """Check the policy, and every later one, against a storage. Raises PolicyError for limits that it does not
+        keep."""
+        kept = KeptLimits(refusals_of(storage))
+        kept.check(self.compiled)
+        self.kept.refusals = kept.refusals
 
     def current(self) -> CompiledPolicy:
         """Return the policy in force, made ready. A file that has changed is taken up here."""
@@ -128,7 +138,8 @@ class _Source(PolicyInForce):
         self.forget()
 
     def layered(self, base: CompiledPolicy, rules: Sequence[Rule], alone: bool, keep_defaults: bool) -> CompiledPolicy:
-        """Return `base` with more rules. Raises TypeError for a function that the gate cannot call."""
+        """Return `base` with more rules. Raises TypeError for a function that the gate cannot call, and PolicyError for
+        a limit that the storage does not keep."""
         compiled = base.layered(rules, alone=alone, keep_defaults=keep_defaults)
         self._check(compiled)
         return compiled
@@ -143,7 +154,7 @@ class _Source(PolicyInForce):
         """Return True if this gate can use a new policy; else log why, and remember to leave the old one in force."""
         try:
             self._check(compiled)
-        except TypeError:
+        except (TypeError, PolicyError):
             path = self.file and self.file.path
             log.exception("the new policy of %s cannot be used here; the old one stays in force", path)
             self._refused = compiled
@@ -160,6 +171,7 @@ class _Source(PolicyInForce):
         for function in compiled.functions() if self.blocking else ():
             if inspect.iscoroutinefunction(function):
                 raise TypeError(f"{getattr(function, '__name__', function)} is an async def: it is for AsyncGate")
+        self.kept.check(compiled)
 
 
 def _nothing() -> None:
@@ -195,7 +207,7 @@ class _PolicyGate:
         self, base: CompiledPolicy, rules: Sequence[Rule], *, alone: bool = False, keep_defaults: bool = False
     ) -> CompiledPolicy:
         """Return `base` with more rules, for `decide_by`; see `CompiledPolicy.layered`. Raises TypeError for a function
-        that this gate cannot call."""
+        that this gate cannot call, and PolicyError for a limit that its storage does not keep."""
         return self._source.layered(base, rules, alone, keep_defaults)
 
     def before_new_policy(self, method: Callable[[CompiledPolicy], None]) -> None:
@@ -306,7 +318,9 @@ class _PolicyGate:
             client_of(entry.client, policy.kinds)
         except ValueError as error:
             return str(error)
-        return override_problem(entry, policy, rules) if isinstance(entry, ClientOverride) else ""
+        if isinstance(entry, Block):
+            return ""
+        return override_problem(entry, policy, rules, self._source.kept.problem_of)
 
     def _usage_flow(
         self,
@@ -356,6 +370,7 @@ class Gate(_PolicyGate):
         # Every limit of a policy carries its failure mode, so that a reload can change it: the guard's own is not used.
         where = self.policy.storage if storage is None else storage
         self._decider = Decider(where, deadline=deadline, workers=workers, listeners=listeners)
+        self._source.keep_in(self._decider.storage)
         self._source.forget = self._decider.forget_local
         self._operators = measures_in(self._decider.storage, self._decider.fast_path, self._decider.forget_local)
 
@@ -366,6 +381,7 @@ class Gate(_PolicyGate):
 
     @storage.setter
     def storage(self, storage: Storage) -> None:
+        self._source.keep_in(storage)
         self._decider.storage = storage
         self._operators = measures_in(storage, self._decider.fast_path, self._decider.forget_local)
 
@@ -708,7 +724,7 @@ class Gate(_PolicyGate):
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
-            _tell(decider.listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin, request)
         return verdict
 
     def _deliberate(self, flow: Generator[Step, Any, T]) -> T:
@@ -744,6 +760,7 @@ class AsyncGate(_PolicyGate):
         super().__init__(policy, max_delay, blocking=False)
         where = self.policy.storage if storage is None else storage
         self._decider = AsyncDecider(where, deadline=deadline, workers=workers, listeners=listeners)
+        self._source.keep_in(self._decider.storage)
         self._source.forget = self._decider.forget_local
         self._operators = measures_in(self._decider.storage, self._decider.fast_path, self._decider.forget_local)
 
@@ -754,6 +771,7 @@ class AsyncGate(_PolicyGate):
 
     @storage.setter
     def storage(self, storage: AsyncStorage) -> None:
+        self._source.keep_in(storage)
         self._decider.storage = storage
         self._operators = measures_in(storage, self._decider.fast_path, self._decider.forget_local)
 
@@ -817,7 +835,7 @@ class AsyncGate(_PolicyGate):
                 return None
             verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
         if begin:
-            _tell(decider.listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin, request)
         return verdict
 
     def hold(self, verdict: Verdict) -> list[object]:
@@ -1068,7 +1086,7 @@ class AsyncGate(_PolicyGate):
         if stage == "early":
             compiled.passed_early(request, verdict)
         if begin:
-            _tell(decider.listeners, verdict, begin)
+            _tell(decider.listeners, verdict, begin, request)
         return verdict
 
     async def _deliberate(self, flow: Generator[Step, Any, T]) -> T:
@@ -1130,10 +1148,10 @@ def _refuse_to_await(answer: Any) -> NoReturn:
     raise TypeError("a function of the policy returned something to await: it is for AsyncGate")
 
 
-def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float) -> None:
+def _tell(listeners: tuple[Listener, ...], verdict: Verdict, begin: float, request: RequestView) -> None:
     seconds = time.perf_counter() - begin
     if verdict.decision is not None:
-        tell_decided(listeners, verdict.decision, seconds)
+        tell_decided(listeners, verdict.decision, seconds, request)
     tell_verdict(listeners, verdict, seconds)
 
 

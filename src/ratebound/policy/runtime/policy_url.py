@@ -49,6 +49,7 @@ class PolicyUrl:
         self._file = PolicyFile(self._fetched.keep, functions=self._fetched.functions, environ=environ, every=0)
         self.path = self._fetched.shown  # for messages
         self.preparations = self._file.preparations
+        self.checks = self._file.checks
         self._clock = clock
         self._next = clock() + self.every
         self._is_polled = False

@@ -51,13 +51,21 @@ class Preparations:
             except Exception:
                 log.exception("preparing for a new policy failed")
 
+    def run_strictly(self, compiled: CompiledPolicy) -> None:
+        """Call the methods of all objects that still exist. Raises what one of them raises."""
+        for reference in list(self._methods):
+            method = reference()
+            if method is not None:
+                method(compiled)
+
 
 class PolicyFile:
     """The policy of a file, which is read again when the file changes.
 
     `every` is the time between two looks at the file, in seconds or as a timedelta; with 0 only `reload` reads it.
     `error` is what is wrong with the file as it is now, or None if it is in force. The methods of `preparations` are
-    called with each new policy in the thread that reads the file. `text` is the text of the policy in force. `source`
+    called with each new policy in the thread that reads the file. Those of `checks` are called before: if one raises,
+    the new policy cannot be used. `text` is the text of the policy in force. `source`
     is where `reload` reads: a process that follows another one may read that one's copy, and messages name the file.
     """
 
@@ -75,6 +83,7 @@ class PolicyFile:
         self.text = ""
         self.every = as_seconds("every", every)
         self.preparations = Preparations()
+        self.checks = Preparations()
         self.error: PolicyError | None = None
         self.changes: tuple[str, ...] = ()  # what the last reload made start anew, and what it could not change
         self.functions = functions
@@ -113,6 +122,7 @@ class PolicyFile:
             try:
                 policy, text = self._load(self.source)
                 compiled = CompiledPolicy(policy)
+                self.checks.run_strictly(compiled)
             except Exception as error:  # whatever it is, the old policy must stay in force, and say so
                 known = (
                     error if isinstance(error, PolicyError) else PolicyError([Problem((), repr(error))], str(self.path))

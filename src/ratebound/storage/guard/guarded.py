@@ -32,6 +32,7 @@ from ratebound.storage import (
     documents_of,
     holders_of,
     keeps_documents,
+    refusal_of,
 )
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.guard.guard import HOUR, ONE_NODE, Call, Guard, NodesOf, WriteBack, check_options
@@ -206,6 +207,10 @@ class GuardedStorage:
         call = self.guard.call_for(group, self._nodes_of)
         (rows,) = self._call_or_raise(call, partial(self.inner.evaluate, (group,), "force"))
         self.guard.fallback.saw(group, "force", rows, set())
+
+    def refusal_of(self, limit: Limit) -> str:
+        """Return why the storage does not keep a limit; "" if it does."""
+        return refusal_of(self.inner, limit)
 
     @property
     def keeps_documents(self) -> bool:
@@ -507,6 +512,10 @@ class AsyncGuardedStorage:
         call = self.guard.call_for(group, self._nodes_of)
         (rows,) = await self._call_or_raise(call, self.inner.evaluate, (group,), "force")
         self.guard.fallback.saw(group, "force", rows, set())
+
+    def refusal_of(self, limit: Limit) -> str:
+        """Return why the storage does not keep a limit; "" if it does."""
+        return refusal_of(self.inner, limit)
 
     @property
     def keeps_documents(self) -> bool:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from ratebound.duration import as_seconds
 from ratebound.storage.secrecy import hidden, split_url
@@ -65,9 +65,10 @@ class PostgresAddress:
 
     @property
     def url(self) -> str:
-        """The URL without a login and without options, for messages and operators."""
+        """The URL without a login and options except the schema, for messages and operators."""
         hosts = ",".join(_shown_host(host, port) for host, port in self.hosts)
-        return f"postgresql://{hosts}/{self.login.get('dbname', '')}"
+        schema = f"?schema={quote(self.schema)}" if self.schema else ""
+        return f"postgresql://{hosts}/{self.login.get('dbname', '')}{schema}"
 
 
 def read_url(url: str) -> PostgresAddress:

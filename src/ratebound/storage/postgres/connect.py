@@ -17,7 +17,7 @@ from psycopg import pq
 
 from ratebound.errors import StorageError
 from ratebound.storage.postgres.address import PostgresAddress
-from ratebound.storage.postgres.failure import LinkLate, LinkLost, ServerError, meaning_of
+from ratebound.storage.postgres.failure import LinkLate, LinkLost, ServerError, meaning_of, unreachable
 from ratebound.storage.postgres.steps import READ, WRITE, Resolution, Steps, Wait
 
 Connection = psycopg.Connection[Any]
@@ -262,7 +262,7 @@ def open_connection(address: PostgresAddress, seconds: float = 10.0) -> Connecti
             conninfo, autocommit=True, prepare_threshold=None, connect_timeout=max(int(seconds), 2)
         )
     except psycopg.Error as error:
-        raise told(error, address) from error
+        raise unreachable(_one_line(error), address.url) from error
     connection.wait = partial(_wait_at_most, connection, seconds)  # its own wait has no end
     found: Connection = connection
     return found

@@ -56,6 +56,7 @@ MEANINGS = {
     "42P01": _Meaning("the tables of Ratebound are not there ({message}). Run: ratebound storage init {url}"),
     "3F000": _Meaning("the schema is not there ({message}). Run: ratebound storage init {url}"),
     "53100": _Meaning("the disk of PostgreSQL is full ({message}): free some space there"),
+    "26": _Meaning("PgBouncer lost a prepared statement ({message}): take prepare=yes out of the URL"),
     "53300": _Meaning(
         "PostgreSQL has no connection left ({message}): give the URL a smaller pool, raise max_connections, or use"
         " PgBouncer"
@@ -69,6 +70,17 @@ MEANINGS = {
 }
 MEANINGS["0A000"] = MEANINGS["25006"]
 UNKNOWN = _Meaning("PostgreSQL answered with error {sqlstate} ({message})")
+# libpq tells why a connection failed in words only.
+ADVICE = {
+    "authentication failed": "check the user and the password in the URL",
+    "no password supplied": "write the password into the URL",
+    "does not exist": "create the user or the database, then run: ratebound storage init {url}",
+    "too many": "give the URL a smaller pool, raise max_connections, or use PgBouncer",
+    "connection slots": "give the URL a smaller pool, raise max_connections, or use PgBouncer",
+    "read-only": "name all hosts in the URL, so that the primary is found wherever it is",
+    "pg_hba.conf": "allow this user and host in pg_hba.conf of the server",
+    "invalid connection option": "leave the option out of the URL, or install a later libpq",
+}
 LATE = ("55P03", "57014")  # no lock within lock_timeout; cancelled by statement_timeout
 
 
@@ -84,3 +96,10 @@ def meaning_of(error: ServerError, url: str, deadline: float) -> StorageError:
     found = MEANINGS.get(error.sqlstate) or MEANINGS.get(error.sqlstate[:2], UNKNOWN)
     text = found.text.format(message=error, url=url, sqlstate=error.sqlstate or "without a code")
     return StorageError(text, undone=True, outage=found.outage)
+
+
+def unreachable(text: str, url: str) -> StorageError:
+    """Return the StorageError for a connection that could not be made, from the words of libpq."""
+    advice = next((advice for words, advice in ADVICE.items() if words in text), "")
+    advice = f": {advice.format(url=url)}" if advice else ""
+    return StorageError(f"PostgreSQL cannot be reached ({text}){advice}", undone=True)

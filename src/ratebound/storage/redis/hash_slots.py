@@ -1,76 +1,20 @@
-"""Groups on a Cluster: a part in one hash slot is atomic, and several parts are decided in two rounds.
+"""Groups on a Cluster: a part in one hash slot is atomic, and several parts are decided in rounds (see parts.py).
 
-A group that spans hash slots is peeked everywhere first, and spent part by part only if all allow. If a part denies
-after all, because another request came in between, or fails, the parts before it are refunded. Until then others see
-them charged: a denial too many for a moment, never a grant too many. `?slot=one` keeps everything in one hash slot.
-
-A group that is denied by its peeks is struck afterwards, by a force. A part that denies later strikes by itself: the
-limits of an ask are all in one part.
+`?slot=one` keeps everything in one hash slot.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
-from ratebound.errors import StorageError
-from ratebound.kernels.group_law import penalties_to_strike
-from ratebound.limit import STRIKE, Ask, Group, Limit, Mode
-from ratebound.outcome import Row
-from ratebound.settling import undoing
+from ratebound.limit import Group, Mode
+from ratebound.storage import parts
+from ratebound.storage.parts import Call as Call
+from ratebound.storage.parts import Rounds as Rounds
 from ratebound.storage.redis.keys import Keys
-
-Call = tuple[Group, Mode]
-Rounds = Generator[list[Call], list[Sequence[Row]], Sequence[Row]]
 
 
 def decide(group: Group, mode: Mode, keys: Keys) -> Rounds:
-    """Yield calls that may run side by side.
-
-    Rows are sent back, or an error is thrown in. Return the rows of the group.
-    """
-    parts = _parts(group, keys)
-    if len(parts) == 1 or mode != "spend":
-        answers = yield [([group[i] for i in part], mode) for part in parts]
-        return _in_order(group, parts, answers)
-    answers = yield [([group[i] for i in part], "peek") for part in parts]
-    if not all(row[0] for rows in answers for row in rows):
-        return (yield from _struck(group, _in_order(group, parts, answers), keys))
-    spent: list[Sequence[Row]] = []
-    rows: Sequence[Row]
-    for part in parts:
-        try:
-            (rows,) = yield [([group[i] for i in part], "spend")]
-        except StorageError as error:
-            if spent:
-                error.undone = False  # it is unknown how far the group got
-                with suppress(StorageError):
-                    yield _refunds(group, parts, spent)
-            raise
-        if not all(row[0] for row in rows):
-            if spent:
-                with suppress(StorageError):  # it stays a denial, with a charge too many
-                    yield _refunds(group, parts, spent)
-            return _in_order(group, parts, [*answers[: len(spent)], rows, *answers[len(spent) + 1 :]])
-        spent.append(rows)
-    return _in_order(group, parts, spent)
-
-
-def _struck(group: Group, rows: list[Row], keys: Keys) -> Rounds:
-    """Count the strikes of a group that its peeks denied, and return its rows after them."""
-    asked = [(key, limit) for key, limits, *_ in group for limit in limits]
-    struck: dict[tuple[str, str], Limit] = {}  # a penalty that is in several asks is struck once
-    for i in penalties_to_strike(group, rows):
-        key, limit = asked[i]
-        struck.setdefault((key, limit.scope), limit)
-    if struck:
-        strikes: list[Ask] = [(key, (limit,), 0, None, [STRIKE]) for (key, _), limit in struck.items()]
-        with suppress(StorageError):  # it stays a denial, without the strike
-            found = dict(zip(struck, (yield from decide(strikes, "force", keys)), strict=True))
-            return [found.get((key, limit.scope), row) for (key, limit), row in zip(asked, rows, strict=True)]
-    return rows
-
-
-def _refunds(group: Group, parts: list[list[int]], spent: list[Sequence[Row]]) -> list[Call]:
-    return [(undoing([group[i] for i in parts[n]], rows), "force") for n, rows in enumerate(spent)]
+    """Yield the calls that decide a group, by hash slot; see `parts.decide`."""
+    return parts.decide(group, mode, keys.tag)
 
 
 def is_one(group: Group, keys: Keys) -> bool:
@@ -90,21 +34,3 @@ def chains(groups: Sequence[Group], keys: Keys) -> list[list[int]]:
     for i, (tag,) in enumerate(tags):
         found.setdefault(tag, []).append(i)
     return list(found.values())
-
-
-def _parts(group: Group, keys: Keys) -> list[list[int]]:
-    """Return the positions in the group, by hash slot."""
-    found: dict[str, list[int]] = {}
-    for i, (key, *_) in enumerate(group):
-        found.setdefault(keys.tag(key), []).append(i)
-    return list(found.values())
-
-
-def _in_order(group: Group, parts: list[list[int]], answers: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return the rows of all parts in the order of the group's asks and their limits."""
-    by_ask: dict[int, list[Row]] = {}
-    for part, rows in zip(parts, answers, strict=True):
-        rest = iter(rows)
-        for i in part:
-            by_ask[i] = [next(rest) for _ in group[i][1]]
-    return [row for i in range(len(group)) for row in by_ask[i]]

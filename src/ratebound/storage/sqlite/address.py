@@ -21,8 +21,8 @@ SYNCHRONOUS = ("full", "normal", "off")
 class SqliteAddress:
     """The file of a database and how to use it.
 
-    `timeout` is the deadline of a call in seconds. `synchronous` says when a decision is on the disk: with "full" before
-    it is answered; with "normal" soon after, so that a power failure may lose the last ones; with "off" when the
+    `timeout` is the deadline of a call in seconds. `synchronous` says when a decision is on the disk: with "full"
+    before it is answered; with "normal" soon after, so that a power failure may lose the last ones; with "off" when the
     system writes it. A crash of the process loses nothing with any of them. With a `secret` the names of keys are
     keyed digests.
 

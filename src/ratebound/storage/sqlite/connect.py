@@ -12,11 +12,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from ratebound.errors import StorageError
-from ratebound.storage.blame import TooLate, is_programs_own
+from ratebound.storage.blame import Blameless, TooLate, is_programs_own
 from ratebound.storage.sqlite.address import SqliteAddress
 
 try:
@@ -26,7 +26,7 @@ except ImportError:  # not a POSIX system
 
 APPLICATION_ID = 0x5262_6E64  # "Rbnd": SQLite keeps it in the header of the file
 VERSION = 1  # of all tables in a file
-FIRST_PAUSE, LAST_PAUSE = 0.0004, 0.002  # seconds between two looks at the lock of another process
+PAUSE = 0.0004  # seconds between two looks at the lock of another process, at most
 JOURNAL_SIZE = 16 << 20  # bytes that the write-ahead log keeps on the disk at most while it is idle
 AT_FORK = 1.0  # seconds that a fork waits for the calls of other threads
 FOLLOWERS = ("-wal", "-shm", "-journal")  # files that SQLite puts beside a database
@@ -49,25 +49,35 @@ def open_connection(address: SqliteAddress, ends: float) -> sqlite3.Connection:
         _make_file(address.path, ends)
         connection = sqlite3.connect(address.path, timeout=0, isolation_level=None, check_same_thread=False)
         until_free(address, ends, lambda: _check_mark(connection, address))
+        connection.execute(f"PRAGMA synchronous = {address.synchronous}")
         journal = until_free(address, ends, lambda: connection.execute("PRAGMA journal_mode = wal").fetchone()[0])
         if journal != "wal":
             raise StorageError(
                 f"{address.path} cannot have a write-ahead log: put it on a local disk, not on a network file system",
                 undone=True,
             )
-        connection.execute(f"PRAGMA synchronous = {address.synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_SIZE}")
         until_free(address, ends, lambda: _mark(connection, address, ends))
     except BaseException as error:
         if connection is not None:
             connection.close()
-        raise storage_error(error, address) from error
+        raise_for(error, address)
     return connection
 
 
-def begin(connection: sqlite3.Connection, address: SqliteAddress, ends: float) -> None:
-    """Begin a transaction that writes, as soon as no other process writes. Raises TooLate at `ends`."""
+def begin(connection: sqlite3.Connection, address: SqliteAddress, ends: float) -> bool:
+    """Begin a transaction that writes, as soon as no other process writes. Raises TooLate at `ends`.
+
+    Return True if another process was writing.
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        return False
+    except sqlite3.OperationalError as error:
+        if not is_busy(error):
+            raise
     until_free(address, ends, lambda: connection.execute("BEGIN IMMEDIATE"))
+    return True
 
 
 def until_free(address: SqliteAddress, ends: float, call: Callable[[], T]) -> T:
@@ -75,7 +85,6 @@ def until_free(address: SqliteAddress, ends: float, call: Callable[[], T]) -> T:
 
     The call is made at least once.
     """
-    pause = FIRST_PAUSE
     while True:
         try:
             return call()
@@ -88,8 +97,7 @@ def until_free(address: SqliteAddress, ends: float, call: Callable[[], T]) -> T:
                 " stopped, or it has a long transaction open",
                 undone=True,
             )
-        time.sleep(random.uniform(0.1, 1.0) * pause)
-        pause = min(pause * 1.05, LAST_PAUSE)
+        time.sleep(random.uniform(0.1, 1.0) * PAUSE)
 
 
 def is_busy(error: BaseException) -> bool:
@@ -102,7 +110,7 @@ def is_lasting(error: BaseException) -> bool:
     return isinstance(error, sqlite3.Error) and _code(error) not in (*_BUSY, sqlite3.SQLITE_FULL)
 
 
-def storage_error(error: BaseException, address: SqliteAddress, *, undone: bool = True) -> BaseException:
+def storage_error(error: BaseException, address: SqliteAddress) -> BaseException:
     """Return the StorageError for an exception of SQLite, which says what to do.
 
     Exceptions that are no fault of the database, such as those of the program's own signal handlers, are returned as
@@ -115,7 +123,15 @@ def storage_error(error: BaseException, address: SqliteAddress, *, undone: bool 
     if is_programs_own(error):
         return error
     advice = _advice(error, address.path)
-    return StorageError(f"{advice} ({str(error) or type(error).__name__})", undone=undone)
+    return StorageError(f"{advice} ({str(error) or type(error).__name__})", undone=True)
+
+
+def raise_for(error: BaseException, address: SqliteAddress) -> NoReturn:
+    """Raise the StorageError for an exception of SQLite, or the exception itself; see `storage_error`."""
+    told = storage_error(error, address)
+    if told is error:
+        raise error
+    raise told from error
 
 
 def _advice(error: BaseException, path: str) -> str:
@@ -186,8 +202,8 @@ def _mark(connection: sqlite3.Connection, address: SqliteAddress, ends: float) -
 
 def roll_back(connection: sqlite3.Connection) -> None:
     """End a transaction without its writes. Does nothing if SQLite has ended it already."""
-    if connection.in_transaction:
-        with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(sqlite3.Error):
+        if connection.in_transaction:
             connection.execute("ROLLBACK")
 
 
@@ -221,7 +237,7 @@ def _lock_folder(folder: int, path: str, ends: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= ends:
                 raise TooLate(f"another process has been making {path} for too long", undone=True) from None
-        time.sleep(LAST_PAUSE)
+        time.sleep(PAUSE)
 
 
 class SqliteFile:
@@ -236,7 +252,10 @@ class SqliteFile:
         self, address: SqliteAddress, prepare: Callable[[sqlite3.Connection, float], None] | None = None
     ) -> None:
         self.address = address
-        self.turn = threading.Lock()  # whoever has it may call `connection` and `close_now`
+        # A thread that has the turn may call `connection` and `close_now`. A lock that knows its owner: a signal
+        # handler that raises just after it was taken must not leave it taken for ever.
+        self.turn: Any = threading.RLock()
+        self.when_free: Callable[[], None] | None = None  # called after the turn was given back
         self._prepare = prepare
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)  # device and inode of the file that is open
@@ -248,19 +267,35 @@ class SqliteFile:
 
         Exceptions of SQLite become a StorageError, whose `undone` is True.
         """
-        if not self.turn.acquire(timeout=max(ends - time.monotonic(), 0.0)):
-            raise self.too_late()
+        self.check_is_not_nested()
         try:
+            if not self.turn.acquire(timeout=max(ends - time.monotonic(), 0.0)):
+                raise self.too_late()
             connection = self.connection(ends)
             try:
                 yield connection
             except BaseException as error:
-                self.failed(error)
-                raise storage_error(error, self.address) from error
-            finally:
                 roll_back(connection)
+                self.failed(error)
+                raise_for(error, self.address)
+            roll_back(connection)
         finally:
+            self.give_turn_back()
+
+    def check_is_not_nested(self) -> None:
+        """Raise StorageError if this thread has the turn already: a signal handler interrupted a call to make another.
+
+        Waiting for the first call would be of no use.
+        """
+        if self.turn._is_owned():
+            raise Blameless(f"a signal handler used {self.address.path} while the program was using it", undone=True)
+
+    def give_turn_back(self) -> None:
+        """Let another thread have the connection. Does nothing if this thread does not have the turn."""
+        if self.turn._is_owned():
             self.turn.release()
+            if self.when_free is not None:
+                self.when_free()
 
     def connection(self, ends: float) -> sqlite3.Connection:
         """Return the open connection. The caller has the turn. Raises StorageError."""
@@ -280,7 +315,7 @@ class SqliteFile:
                 self._prepare(connection, ends)
         except BaseException as error:
             connection.close()
-            raise storage_error(error, self.address) from error
+            raise_for(error, self.address)
         self._identity = (found.st_dev, found.st_ino)
         self._connection = connection
         return connection
@@ -299,17 +334,18 @@ class SqliteFile:
 
     def close(self, timeout: float) -> None:
         """Close the connection as soon as no thread has it, but wait no longer than `timeout` seconds for that."""
-        if self.turn.acquire(timeout=timeout):
-            try:
+        self.check_is_not_nested()
+        try:
+            if self.turn.acquire(timeout=timeout):
                 self.close_now()
-            finally:
-                self.turn.release()
+        finally:
+            self.give_turn_back()
 
     def too_late(self) -> TooLate:
-        """Return the error for a call that waited for other threads of this process until its deadline."""
+        """Return the error for a call that waited for others until its deadline."""
         return TooLate(
-            f"other threads used {self.address.path} for longer than {self.address.timeout:g} s: the disk is too slow"
-            " for so many calls",
+            f"{self.address.path} was not free within {self.address.timeout:g} s: another process has it locked, or the"
+            " disk is too slow for so many calls",
             undone=True,
         )
 
@@ -322,13 +358,13 @@ class SqliteFile:
 
     def in_child(self) -> None:
         """Begin anew. A connection that is still open is the parent's: it must not be closed here, nor collected."""
-        self.turn = threading.Lock()
+        self.turn = threading.RLock()
         if self._connection is not None:
             _abandoned.append(self._connection)
             self._connection = None
 
 
-_files: "WeakSet[SqliteFile]" = WeakSet()
+_files: "WeakSet[SqliteFile]" = WeakSet()  # of this process
 _forking: list[SqliteFile] = []  # those whose turn the forking thread has
 _abandoned: list[Any] = []
 
@@ -341,7 +377,7 @@ def _before_fork() -> None:
 
 def _in_parent() -> None:
     while _forking:
-        _forking.pop().turn.release()
+        _forking.pop().give_turn_back()
 
 
 def _in_child() -> None:

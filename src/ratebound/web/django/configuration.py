@@ -165,11 +165,11 @@ class DjangoLimits:
         """Count the decisions of the gate for tasks, too."""
         gate.listen(self.gate.figures.live.counts)
 
-    def dashboard_site(self, auth: Callable[[Any], Any]) -> Any:
+    def dashboard_site(self, auth: Callable[[Any], Any], ledger: Any) -> Any:
         """Return the site of the dashboard, for an `auth` of the request."""
         self.watch_dashboard()
         if auth not in self._sites:
-            self._sites[auth] = dashboard_site(self.gate, auth)
+            self._sites[auth] = dashboard_site(self.gate, auth, ledger)
         return self._sites[auth]
 
     def leads_to_dashboard(self, request: Any) -> bool:

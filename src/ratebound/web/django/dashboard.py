@@ -4,7 +4,7 @@ The page asks for figures every two seconds. There are no events here, because D
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
@@ -20,15 +20,19 @@ from ratebound.web.django.calling import at_once
 from ratebound.web.django.configuration import BODY_ERRORS, DASHBOARDS, configured_limits
 from ratebound.web.django.request import visit_of
 
+if TYPE_CHECKING:
+    from ratebound.ledger import Ledger
+
 NAME = "ratebound"
 
 
 @needing_auth
-def dashboard(*, auth: Auth[[Any]]) -> tuple[list[URLPattern], str, str]:
+def dashboard(*, auth: Auth[[Any]], ledger: "Ledger | None" = None) -> tuple[list[URLPattern], str, str]:
     """Return the URLs of the dashboard, for `path`: `path("limits/", dashboard(auth=staff_operator))`.
 
     `auth` is a function of the HttpRequest, which may be async. It returns None, "read", "write", or an Operator. What
-    it raises is for Django: PermissionDenied, for example. Requests for the dashboard are not limited.
+    it raises is for Django: PermissionDenied, for example. Requests for the dashboard are not limited. With a `ledger`
+    it shows history, too.
     """
     check_takes(auth, "the HttpRequest", option="auth")
 
@@ -36,7 +40,7 @@ def dashboard(*, auth: Auth[[Any]]) -> tuple[list[URLPattern], str, str]:
         return at_once(auth, request)
 
     def dashboard_view(request: Any, dashboard_path: str, **_: Any) -> Any:
-        return _answer(request, dashboard_path, find_operator)
+        return _answer(request, dashboard_path, find_operator, ledger)
 
     # Django's token would have to be in the page. The dashboard demands a header that no other site can send, and a
     # request from its own origin.
@@ -61,7 +65,7 @@ def staff_operator(request: Any) -> Operator | None:
     return Operator(user.get_username(), "write" if getattr(user, "is_superuser", False) else "read")
 
 
-def _answer(request: Any, path: str, auth: Callable[[Any], Any]) -> Any:
+def _answer(request: Any, path: str, auth: Callable[[Any], Any], ledger: Any) -> Any:
     """Return the response to a request for the dashboard."""
     visit_of(request).is_late = True  # nothing is left to check
     below = path.removeprefix("/")
@@ -77,7 +81,7 @@ def _answer(request: Any, path: str, auth: Callable[[Any], Any]) -> Any:
         peer=request.META.get("REMOTE_ADDR") or "",
         native=request,
     )
-    answer = run(configured_limits().dashboard_site(auth).answer(asked))
+    answer = run(configured_limits().dashboard_site(auth, ledger).answer(asked))
     response = HttpResponse(answer.body, status=answer.status)
     for name, value in answer.headers:
         response.headers[name] = value

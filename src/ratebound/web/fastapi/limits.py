@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from anyio import Event, from_thread
@@ -50,6 +50,9 @@ from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 from ratebound.web.user import check_user, identified, names_user, user_id, user_is_given
 from ratebound.web.visit import Visit
 from ratebound.web.websocket import POLICY_VIOLATION
+
+if TYPE_CHECKING:
+    from ratebound.ledger import Ledger
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -196,14 +199,16 @@ class RateLimits:
         return self.exempt(usage_page)
 
     @needing_auth
-    def dashboard(self, *, auth: Auth[[Request]]) -> MountedDashboard:
+    def dashboard(self, *, auth: Auth[[Request]], ledger: "Ledger | None" = None) -> MountedDashboard:
         """Return the dashboard of these limits as an application: `app.mount("/limits", limits.dashboard(auth=…))`.
 
         `auth` is a function of the Request, which may be async. It returns None, "read", "write", or an Operator. What
-        it raises is for the application's own handlers of exceptions. Requests for the dashboard are not limited.
+        it raises is for the application's own handlers of exceptions. Requests for the dashboard are not limited. With
+        a `ledger` it shows history, too.
         """
         check_takes(auth, "the Request", option="auth")
-        dashboard = MountedDashboard(asgi_dashboard(self.gate, functools.partial(_called_with_request, auth)), self)
+        site = asgi_dashboard(self.gate, functools.partial(_called_with_request, auth), ledger)
+        dashboard = MountedDashboard(site, self)
         self.dashboards.append(dashboard)
         for application in self.applications:
             application.app.middleware_stack = self._admitting(application.app.middleware_stack, application)

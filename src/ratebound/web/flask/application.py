@@ -127,10 +127,10 @@ class LimitedFlask:
         figures_of(self.gate)
         self._watch()
 
-    def dashboard_site(self, auth: Callable[[Any], Any]) -> Any:
+    def dashboard_site(self, auth: Callable[[Any], Any], ledger: Any) -> Any:
         """Return the site of the dashboard, for an `auth` of the request."""
         if auth not in self._sites:
-            self._sites[auth] = dashboard_site(self.gate, auth)
+            self._sites[auth] = dashboard_site(self.gate, auth, ledger)
         return self._sites[auth]
 
     def _is_dashboard(self, endpoint: str | None) -> bool:

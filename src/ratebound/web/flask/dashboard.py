@@ -18,7 +18,7 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
 View = Callable[..., Any]
 
 
-def dashboard_blueprint(name: str, auth: Callable[[Any], Any]) -> tuple[flask.Blueprint, View]:
+def dashboard_blueprint(name: str, auth: Callable[[Any], Any], ledger: Any = None) -> tuple[flask.Blueprint, View]:
     """Return a blueprint with the dashboard of the application in which it is registered, and its view."""
     blueprint = flask.Blueprint(name, __name__)
 
@@ -26,7 +26,7 @@ def dashboard_blueprint(name: str, auth: Callable[[Any], Any]) -> tuple[flask.Bl
         return limited_application().finished(auth(request))
 
     def dashboard(dashboard_path: str | None = None, **_: Any) -> Any:
-        return _answer(limited_application(), dashboard_path, find_operator)
+        return _answer(limited_application(), dashboard_path, find_operator, ledger)
 
     def register(state: BlueprintSetupState) -> None:
         rules: dict[str, dict[str, Any]] = {"/": {"dashboard_path": ""}, "/<path:dashboard_path>": {}}
@@ -50,7 +50,7 @@ def dashboard_blueprint(name: str, auth: Callable[[Any], Any]) -> tuple[flask.Bl
     return blueprint, dashboard
 
 
-def _answer(limited: LimitedFlask, path: str | None, auth: Callable[[Any], Any]) -> Any:
+def _answer(limited: LimitedFlask, path: str | None, auth: Callable[[Any], Any], ledger: Any) -> Any:
     """Return the response to a request for the dashboard. `path` is None for the mount without its slash."""
     request = current_request()
     below = 0 if path is None else len(path) + 1
@@ -65,5 +65,5 @@ def _answer(limited: LimitedFlask, path: str | None, auth: Callable[[Any], Any])
         peer=request.environ.get("REMOTE_ADDR") or "",
         native=request,
     )
-    answer = run(limited.dashboard_site(auth).answer(asked))
+    answer = run(limited.dashboard_site(auth, ledger).answer(asked))
     return flask.Response(answer.body, answer.status, list(answer.headers))

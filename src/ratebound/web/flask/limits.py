@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 from weakref import WeakSet
 
 import flask
@@ -31,6 +31,9 @@ from ratebound.web.route_limit import RouteLimit, declare, declared, route_limit
 from ratebound.web.route_limit import exempt as mark_exempt
 from ratebound.web.rule_names import full_name, short_name
 from ratebound.web.user import check_user, counts_by_user_alone
+
+if TYPE_CHECKING:
+    from ratebound.ledger import Ledger
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -241,15 +244,17 @@ class RateLimits:
         return mark_exempt(usage_page)
 
     @needing_auth
-    def dashboard(self, *, auth: Auth[[]], name: str = "ratebound_dashboard") -> flask.Blueprint:
+    def dashboard(
+        self, *, auth: Auth[[]], name: str = "ratebound_dashboard", ledger: "Ledger | None" = None
+    ) -> flask.Blueprint:
         """Return the dashboard of these limits as a blueprint:
         `app.register_blueprint(limits.dashboard(auth=…), url_prefix="/limits")`.
 
         `auth` is a function without arguments, which looks at `flask.request`, `flask.session` or `flask.g`. It returns
         None, "read", "write", or an Operator. What it raises is for the application's own handlers of errors. `name` is
-        the name of the blueprint. Requests for the dashboard are not limited.
+        the name of the blueprint. Requests for the dashboard are not limited. With a `ledger` it shows history, too.
         """
-        blueprint, view = dashboard_blueprint(name, taking_request(auth, "auth", "the request"))
+        blueprint, view = dashboard_blueprint(name, taking_request(auth, "auth", "the request"), ledger)
         self.dashboards[blueprint] = view
         return blueprint
 

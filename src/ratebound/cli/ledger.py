@@ -1,0 +1,294 @@
+"""The command `ratebound ledger`: what clients have used, from the usage ledger, for bills, audits and people."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ratebound.calendar_period import zone_of
+from ratebound.cli.app import _console
+from ratebound.cli.figures_page import shown
+from ratebound.cli.ledger_page import report_page
+from ratebound.cli.policy import _mistakes
+from ratebound.errors import RateboundError, StorageError
+from ratebound.ledger import Ledger
+from ratebound.ledger.report import COLUMNS, MonthReport, bill_csv, bill_lines, csv_text, month_report, report_json
+from ratebound.ledger.report_html import percent, report_html
+
+LEDGER_VARIABLE = "RATEBOUND_LEDGER"
+SECRET_VARIABLE = "RATEBOUND_LEDGER_SECRET"
+SHAPES = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json"}
+FILE_WIDTH = 110  # columns of a report that is written to a file as text
+NUMBERS = ("units", "allowed", "denied", "overage")
+NO_LEDGER = f"which ledger? Give --ledger sqlite:///usage.db, or set {LEDGER_VARIABLE}"
+
+LEDGER = click.option("--ledger", "url", metavar="URL", help=f"The ledger. By default that of {LEDGER_VARIABLE}.")
+SECRET = click.option(
+    "--secret-file",
+    type=click.Path(dir_okay=False),
+    help=f"The secret of its digests, to find a client by name. By default that of {SECRET_VARIABLE}.",
+)
+MONTH = click.option("--month", metavar="YYYY-MM", help="The month. By default the present one.")
+ZONE = click.option("--zone", default="UTC", show_default=True, help="The time zone of days and months.")
+SINCE = click.option("--since", metavar="TIME", help="From when: 2026-11-16, 2026-11 or 2026-11-16T09:30:00Z.")
+UNTIL = click.option("--until", metavar="TIME", help="Until when; this instant does not belong to it.")
+FORMAT = click.option(
+    "--format", "shape", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True
+)
+
+
+@click.group(short_help="Show what clients have used: reports, bills and audits from the usage ledger.")
+def ledger() -> None:
+    """Show what clients have used, from the usage ledger that an application or the service writes.
+
+    Name the ledger with --ledger, or with the environment variable RATEBOUND_LEDGER: sqlite:///usage.db or
+    postgresql://HOST/DATABASE. Nothing is written.
+
+    CSV is for spreadsheets and bills. A name that a spreadsheet would take for a formula has an apostrophe in front.
+    JSON has every name exactly as it is.
+    """
+
+
+@ledger.command(short_help="Report a month, with pictures.")
+@MONTH
+@click.option("--client", metavar="CLIENT", help="Only of this client, for example user:42.")
+@ZONE
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(["text", "json", "csv", "html"]),
+    help="By default what the name of the output file says, else text.",
+)
+@click.option("--output", type=click.Path(dir_okay=False), help="The file to write. By default it is printed.")
+@LEDGER
+@SECRET
+def report(
+    month: str | None,
+    client: str | None,
+    zone: str,
+    shape: str | None,
+    output: str | None,
+    url: str | None,
+    secret_file: str | None,
+) -> None:
+    """Report a month: units and denials of each day, denial rates of rules, top clients, and overage for billing.
+
+    HTML is one file with pictures that loads nothing from elsewhere. CSV has the overage by client and rule.
+
+    \b
+    For example: ratebound ledger report --month 2026-11 --ledger sqlite:///usage.db
+                 ratebound ledger report --month 2026-11 --output november.html
+    """
+    shape = shape or (SHAPES.get(Path(output).suffix.lower(), "text") if output else "text")
+    with opened_ledger(url, secret_file) as found:
+        month = month or _this_month(zone)
+        if shape == "csv":
+            _write(bill_csv(month, bill_lines(found, month, client=client, zone=zone)), output)
+            return
+        made = month_report(found, month, client=client, zone=zone)
+        if shape == "text" and output is None:
+            _console().print(report_page(made))
+        else:
+            shapes: dict[str, Callable[[MonthReport], str]] = {"html": report_html, "json": report_json}
+            _write(shapes.get(shape, _page_text)(made), output)
+
+
+@ledger.command(short_help="Show what a client has used, by day or month.")
+@click.argument("client")
+@click.option(
+    "--by", type=click.Choice(["hour", "day", "month", "bucket"]), default="day", show_default=True, help="Add up by."
+)
+@SINCE
+@UNTIL
+@click.option("--rule", metavar="NAME", help="Only of this rule.")
+@ZONE
+@FORMAT
+@LEDGER
+@SECRET
+def usage(
+    client: str,
+    by: str,
+    since: str | None,
+    until: str | None,
+    rule: str | None,
+    zone: str,
+    shape: str,
+    url: str | None,
+    secret_file: str | None,
+) -> None:
+    """Show what CLIENT has used of each rule, by day or month. CLIENT is written like user:42 or 203.0.113.7.
+
+    For example: ratebound ledger usage user:42 --by month --ledger sqlite:///usage.db
+    """
+    with opened_ledger(url, secret_file) as found:
+        rows = found.usage(client, by=by, since=since, until=until, rule=rule, zone=zone)
+        _show(rows, ("begin", "rule", *NUMBERS), shape, f"{client} has used nothing in this time")
+
+
+@ledger.command(short_help="List the clients with the most units, denials or overage.")
+@click.option("--by", type=click.Choice(["units", "denied", "overage"]), default="units", show_default=True)
+@click.option("--most", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many.")
+@SINCE
+@UNTIL
+@FORMAT
+@LEDGER
+@SECRET
+def top(
+    by: str, most: int, since: str | None, until: str | None, shape: str, url: str | None, secret_file: str | None
+) -> None:
+    """List the clients and rules with the most units, denials or overage.
+
+    For example: ratebound ledger top --by denied --since 2026-11-01 --ledger sqlite:///usage.db
+    """
+    with opened_ledger(url, secret_file) as found:
+        rows = found.top(since=since, until=until, by=by, most=most)
+        _show(rows, ("client", "rule", *NUMBERS), shape, "no client in this time")
+
+
+@ledger.command(short_help="Show how often each rule denied.")
+@SINCE
+@UNTIL
+@FORMAT
+@LEDGER
+@SECRET
+def denials(since: str | None, until: str | None, shape: str, url: str | None, secret_file: str | None) -> None:
+    """Show how often each rule allowed and denied, the highest share of denials first.
+
+    For example: ratebound ledger denials --since 2026-11-01 --ledger sqlite:///usage.db
+    """
+    with opened_ledger(url, secret_file) as found:
+        rows = sorted(found.denials(since=since, until=until), key=lambda row: (-row.rate, -row.denied, row.rule))
+        _show(rows, ("rule", "allowed", "denied", "rate"), shape, "no rule has decided in this time")
+
+
+@ledger.command(short_help="Show the overage of a month, for billing.")
+@MONTH
+@click.option("--client", metavar="CLIENT", help="Only of this client, for example user:42.")
+@ZONE
+@FORMAT
+@LEDGER
+@SECRET
+def overage(
+    month: str | None, client: str | None, zone: str, shape: str, url: str | None, secret_file: str | None
+) -> None:
+    """Show the units above metered quotas in a month, by client and rule.
+
+    For example: ratebound ledger overage --month 2026-11 --format csv --ledger sqlite:///usage.db
+    """
+    with opened_ledger(url, secret_file) as found:
+        rows = found.overage(month or _this_month(zone), client=client, zone=zone)
+        _show(rows, COLUMNS, shape, "no overage in this month")
+
+
+@ledger.command(short_help="List what operators have changed.")
+@SINCE
+@UNTIL
+@click.option("--most", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many.")
+@FORMAT
+@LEDGER
+@SECRET
+def audit(
+    since: str | None, until: str | None, most: int, shape: str, url: str | None, secret_file: str | None
+) -> None:
+    """List what operators have changed, newest first: blocks, overrides, switches, grants, and names that were shown.
+
+    For example: ratebound ledger audit --since 2026-11-01 --ledger sqlite:///usage.db
+    """
+    with opened_ledger(url, secret_file) as found:
+        rows = found.audit(since=since, until=until, most=most)
+        _show(rows, ("at", "by", "action", "target", "detail"), shape, "operators have changed nothing in this time")
+
+
+@contextmanager
+def opened_ledger(url: str | None, secret_file: str | None) -> Iterator[Ledger]:
+    """Open a ledger for reading. A mistake exits with status 2, and a ledger that does not answer with status 1."""
+    with _mistakes():
+        found = None
+        try:
+            given = url or os.environ.get(LEDGER_VARIABLE)
+            if not given:
+                raise RateboundError(NO_LEDGER)
+            secret = _secret(secret_file)
+            found = Ledger(given, clients="name" if secret is None else "digest", secret=secret, writes=False)
+            yield found
+        except StorageError as error:
+            click.echo(f"the ledger could not be read: {error}", err=True)
+            raise SystemExit(1) from None
+        except RateboundError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise RateboundError(str(error)) from None
+        finally:
+            if found is not None:
+                found.close()
+
+
+def _secret(file: str | None) -> str | None:
+    if file is None:
+        return os.environ.get(SECRET_VARIABLE) or None
+    try:
+        return Path(file).read_text("utf-8").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RateboundError(f"{file}: cannot read the secret: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _this_month(zone: str) -> str:
+    return f"{datetime.now(zone_of(zone)):%Y-%m}"
+
+
+def _page_text(made: MonthReport) -> str:
+    console = Console(highlight=False, width=FILE_WIDTH, file=StringIO())
+    with console.capture() as page:
+        console.print(report_page(made))
+    return page.get()
+
+
+def _write(text: str, output: str | None) -> None:
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        Path(output).write_text(text, "utf-8")
+        click.echo(f"written: {output}", err=True)
+
+
+def _show(rows: Sequence[Any], columns: Sequence[str], shape: str, nothing: str) -> None:
+    """Show rows of the ledger: as a table, as JSON or as CSV."""
+    values = [[getattr(row, column) for column in columns] for row in rows]
+    if shape == "json":
+        document = [dict(zip(columns, map(_plain, one), strict=True)) for one in values]
+        click.echo(json.dumps(document, indent=2))
+    elif shape == "csv":
+        click.echo(csv_text(columns, [list(map(_plain, one)) for one in values]), nl=False)
+    elif not rows:
+        click.echo(nothing)
+    else:
+        table = Table(box=SIMPLE, pad_edge=False)
+        for column in columns:
+            is_number = column in (*NUMBERS, "rate")
+            heading = {"begin": "from", "at": "at (UTC)"}.get(column, column)
+            table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+        for one in values:
+            table.add_row(*(_cell(column, value) for column, value in zip(columns, one, strict=True)))
+        _console().print(table)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _cell(column: str, value: Any) -> Text:
+    if isinstance(value, datetime):
+        return Text(f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if column == "at" else f"{value:%Y-%m-%d %H:%M}")
+    if column == "rate":
+        return Text(percent(value))
+    return Text(f"{value:,}" if isinstance(value, int) else shown(str(value)))

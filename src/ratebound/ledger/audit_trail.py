@@ -1,0 +1,111 @@
+"""The audit trail: operators' changes of gates, copied into the ledger, where they stay for ever.
+
+A storage keeps the last changes only. The writer of a ledger asks each gate that it follows for them, and appends those
+that are new. Several processes may copy the same change: it is known by its content, and kept once.
+"""
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+
+from ratebound.errors import StorageError
+from ratebound.ledger.client_names import storable
+from ratebound.ledger.database import LedgerDatabase
+from ratebound.ledger.queries import microseconds_at
+from ratebound.policy.runtime.operator_documents import Change
+
+log = logging.getLogger("ratebound")
+
+PATIENCE = 5.0  # seconds for the changes of a gate for tasks
+MOST_KNOWN = 10_000  # changes that are known to be in the ledger
+
+
+class AuditTrail:
+    """Copies the changes of followed gates into a ledger."""
+
+    def __init__(self) -> None:
+        self._gates: list[Any] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget what a parent process has copied, and its event loop: called in a forked child."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._known: set[bytes] = set()
+        self._failed = False
+
+    def follow(self, gate: Any) -> None:
+        """Copy the changes of a gate from now on. Raises TypeError for an object without `changes`."""
+        if not callable(getattr(gate, "changes", None)):
+            raise TypeError(f"expected a gate, whose changes can be listed, not {gate!r}")
+        self._gates.append(gate)
+
+    def knows_loop(self) -> bool:
+        """Note the running event loop, if there is one: there gates for tasks are asked. Return False if such a gate is
+        followed and its loop is not known: then call this again with the next event."""
+        if self._loop is None and any(map(_is_for_tasks, self._gates)):
+            with suppress(RuntimeError):
+                self._loop = asyncio.get_running_loop()
+            return self._loop is not None
+        return True
+
+    def copy(self, database: LedgerDatabase) -> None:
+        """Append new changes of all followed gates. Raises StorageError if the ledger cannot; a gate that does not
+        answer is asked again next time."""
+        for gate in self._gates:
+            try:
+                changes = self._changes_of(gate)
+            except (StorageError, TimeoutError) as error:
+                if not self._failed:
+                    log.warning("changes of operators could not be copied into the ledger: %s", error)
+                self._failed = True
+            else:
+                self._failed = False
+                self.record(changes, database)
+
+    def record(self, changes: Sequence[Change], database: LedgerDatabase) -> None:
+        """Append changes that are not in the ledger. Raises StorageError."""
+        found = {digest_of(change): change for change in map(_storable, changes)}
+        new = [(digest, change) for digest, change in found.items() if digest not in self._known]
+        if new:
+            database.record(sorted(new, key=lambda one: (one[1], one[0])))
+            if len(self._known) >= MOST_KNOWN:
+                self._known = set()
+            self._known.update(digest for digest, _ in new)
+
+    def _changes_of(self, gate: Any) -> Sequence[Change]:
+        if not _is_for_tasks(gate):
+            return gate.changes()  # type: ignore[no-any-return]
+        loop = self._loop
+        if loop is None or not loop.is_running() or _runs_here(loop):
+            return []
+        future = asyncio.run_coroutine_threadsafe(gate.changes(), loop)
+        try:
+            return future.result(PATIENCE)  # type: ignore[no-any-return]
+        finally:
+            future.cancel()
+
+
+def digest_of(change: Change) -> bytes:
+    """Return what a change is known by: the digest of its content."""
+    content = [microseconds_at(change.at), *change[1:]]
+    return sha256(json.dumps(content, ensure_ascii=True).encode()).digest()
+
+
+def _storable(change: Change) -> Change:
+    return Change(change.at, *map(storable, change[1:]))
+
+
+def _is_for_tasks(gate: Any) -> bool:
+    return inspect.iscoroutinefunction(gate.changes)
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

@@ -1,0 +1,160 @@
+"""Connections that wait for their next call: one pool for the threads of a process, and one for each event loop.
+
+Connections are made when they are needed, by the call that needs them. The one that was used last is used next, so that
+the others can be closed. One that a call did not leave in order is closed.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+from ratebound.errors import StorageError
+from ratebound.storage.blame import Living
+from ratebound.storage.postgres.connect import Link
+
+NO_CONNECTION = "all connections of ?pool= were in use until the deadline: give the URL a larger pool, or more timeout"
+MOST_IDLE = 300.0  # seconds after which an idle connection is closed
+
+
+class LinkPlace:
+    """A place in a pool, held by one call: its connection, if there is one."""
+
+    __slots__ = ("__weakref__", "clean", "link", "opened")
+
+    def __init__(self, link: Link | None, opened: int) -> None:
+        self.link = link
+        self.clean = True  # no transaction is open, and no answer is on its way that nobody will read
+        self.opened = opened  # which opening of the pool it is of
+
+    def drop(self) -> None:
+        """Close the connection."""
+        link, self.link, self.clean = self.link, None, True
+        if link is not None:
+            link.close()
+
+
+class _Links:
+    """The idle connections of a pool, and the places that calls hold."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._idle: list[Link] = []  # the last one was used last
+        self._held: Living[LinkPlace] = Living()  # a place that an exception lost is not counted
+        self._opened = 0
+
+    def take(self) -> LinkPlace | None:
+        """Return a place; None if all are held."""
+        if len(self._held) >= self._most:
+            return None
+        place = LinkPlace(self._idle.pop() if self._idle else None, self._opened)
+        self._held.add(place)
+        return place
+
+    def give(self, place: LinkPlace) -> None:
+        """Take a place back. Its connection is kept, if it is clean and the pool was not closed meanwhile."""
+        self._held.discard(place)
+        if not place.clean or place.opened != self._opened:
+            place.drop()
+        elif place.link is not None:
+            now = place.link.used_at = time.monotonic()
+            self._idle.append(place.link)
+            if now - self._idle[0].used_at > MOST_IDLE:
+                self._idle.pop(0).close()
+
+    def forget(self, place: LinkPlace | None = None) -> None:
+        """Close idle connections now, and the others when their calls end, except a new one in `place`."""
+        self._opened += 1
+        if place is not None:
+            place.opened = self._opened
+        idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+
+    def abandon(self) -> None:
+        """Close the sockets of all connections in a forked child, without a word to the server."""
+        for link in (*self._idle, *(place.link for place in self._held)):
+            if link is not None:
+                with suppress(OSError):
+                    os.close(link.socket)
+        self._opened += 1
+        self._idle, self._held = [], Living()
+
+
+class ThreadPool:
+    """The connections of the threads of a process."""
+
+    def __init__(self, most: int) -> None:
+        self._links = _Links(most)
+        self._freed = threading.Condition(threading.Lock())
+
+    def take(self, until: float) -> LinkPlace:
+        """Return a place, as soon as one is free. Raises StorageError after `until`."""
+        with self._freed:
+            while (place := self._links.take()) is None:
+                if not self._freed.wait(until - time.monotonic()):
+                    raise StorageError(NO_CONNECTION, undone=True, outage=False)
+            return place
+
+    def give(self, place: LinkPlace) -> None:
+        """Take a place back."""
+        with self._freed:
+            self._links.give(place)
+            self._freed.notify()
+
+    def forget(self, place: LinkPlace | None = None) -> None:
+        """Close idle connections now, and the others when their calls end, except a new one in `place`."""
+        with self._freed:
+            self._links.forget(place)
+
+    def renew(self) -> None:
+        """Forget all connections and locks, in a forked child."""
+        self._freed = threading.Condition(threading.Lock())
+        self._links.abandon()
+
+
+class LoopPool:
+    """The connections of the tasks of one event loop. The first task that waits is the first to get a place."""
+
+    def __init__(self, most: int) -> None:
+        self._links = _Links(most)
+        self._waiters: deque[asyncio.Future[LinkPlace]] = deque()
+
+    async def take(self, until: float) -> LinkPlace:
+        """Return a place, as soon as one is free. Raises StorageError after `until`."""
+        place = None if self._waiters else self._links.take()
+        if place is not None:
+            return place
+        waiter: asyncio.Future[LinkPlace] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
+                return await waiter
+        except BaseException as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled():
+                self.give(waiter.result())  # it got a place, and its task has left
+            if isinstance(error, TimeoutError):
+                raise StorageError(NO_CONNECTION, undone=True, outage=False) from None
+            raise
+
+    def give(self, place: LinkPlace) -> None:
+        """Take a place back."""
+        self._links.give(place)
+        while self._waiters and (free := self._links.take()) is not None:
+            waiter = self._waiters.popleft()
+            if waiter.done():
+                self._links.give(free)
+            else:
+                waiter.set_result(free)
+
+    def forget(self, place: LinkPlace | None = None) -> None:
+        """Close idle connections now, and the others when their calls end, except a new one in `place`."""
+        self._links.forget(place)
+
+    def abandon(self) -> None:
+        """Close the sockets of all connections, in a forked child."""
+        self._links.abandon()

@@ -1,0 +1,360 @@
+"""Group commit: the calls of one process that wait for the database are decided together, in one transaction.
+
+A disk writes a transaction with a hundred decisions as fast as one with a single decision, and only one process may
+write at a time. So a thread that has the connection decides for all that wait by then. Each group is decided by itself,
+in Python and before anything is written, so that a group that fails does not concern the others. Nothing is answered
+before the commit.
+"""
+
+import random
+import sqlite3
+import threading
+import time
+from asyncio import AbstractEventLoop, Future
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ratebound.clock import Clock
+from ratebound.errors import StorageError
+from ratebound.fork import renew_in_children
+from ratebound.limit import Mode
+from ratebound.outcome import Row
+from ratebound.storage.blame import Blameless, TooLate, is_programs_own
+from ratebound.storage.sqlite.connect import SqliteFile, begin, roll_back, storage_error
+from ratebound.storage.sqlite.tables import read_states, sweep, write_states
+from ratebound.storage.stored_states import StateChange, StoredGroup
+from ratebound.storage.threads import Threads
+
+MOST_GROUPS = 256  # in one transaction, so that the first of them does not wait for long
+SWEEP_INTERVAL = 1.0  # seconds
+SWEPT = 100  # states that one sweep looks at, at least
+MOST_SWEPT = 400  # and at most, so that no decision waits for long
+SWEPT_FOR_EACH = 2  # states that are looked at for each new one: so dead ones never outnumber the living by much
+KEPT_EXPIRED = 60_000_000  # microseconds: a clock that steps back a little must not find its states gone
+# A process that has one transaction after the other leaves no time for others, which look at its lock now and then. So
+# a process that has had to wait for another one lately pauses regularly.
+STREAK = 0.01  # seconds of transactions without a pause
+REST = 0.0004  # seconds of a pause; also the time between two transactions that is none
+LATELY = 1.0  # seconds
+NO_THREAD = "the operating system allows no more threads to call the database"
+INTERRUPTED = "a signal handler interrupted the thread that decided for several"
+
+
+def microseconds_now() -> int:
+    """Return the time of this host: all processes of the file share it, and it goes on after a restart."""
+    return time.time_ns() // 1000
+
+
+class PendingCall:
+    """Groups to decide, and their answer. `claim` is taken once: by who decides the call, or by a caller who leaves.
+
+    `ends` is by time.monotonic(). The caller is a task that waits for `future` in `loop`, or a thread that may wait for
+    `wake`.
+    """
+
+    __slots__ = ("answer", "claim", "ends", "future", "groups", "loop", "mode", "wake")
+
+    def __init__(
+        self,
+        groups: Sequence[StoredGroup],
+        mode: Mode,
+        ends: float,
+        loop: AbstractEventLoop | None = None,
+        future: "Future[list[Sequence[Row]]] | None" = None,
+    ) -> None:
+        self.groups = groups
+        self.mode = mode
+        self.ends = ends
+        self.loop = loop
+        self.future = future
+        self.wake: SimpleQueue[None] | None = None
+        self.claim = threading.Lock()
+        self.answer: list[Sequence[Row]] | BaseException | None = None
+
+    def result(self) -> list[Sequence[Row]]:
+        """Return the rows, or raise the error."""
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        assert self.answer is not None
+        return self.answer
+
+
+class GroupCommit:
+    """The one writer of a process to a file. Calls come from any thread, and from tasks."""
+
+    def __init__(self, file: SqliteFile, clock: Clock | None, threads: Threads) -> None:
+        self._file = file
+        self._clock = microseconds_now if clock is None else clock
+        self._threads = threads
+        self._swept_until = b""
+        self._next_sweep = 0.0
+        self._new_states = 0  # since the last sweep
+        self._ended = 0.0  # when the last transaction ended
+        self._streak_began = 0.0
+        self._contended_until = 0.0
+        self.renew()
+        renew_in_children(self)
+        file.when_free = self.wake_next
+
+    def renew(self) -> None:
+        """Forget waiting calls, also in a forked child: their callers do not exist there."""
+        self._waiting: deque[PendingCall] = deque()
+        self._lock = threading.Lock()  # of `_is_served`
+        self._is_served = False  # True while a thread decides the calls of tasks
+
+    def decide(self, call: PendingCall) -> list[Sequence[Row]]:
+        """Decide a call in this thread, or wait for a thread that decides it. Raises StorageError."""
+        file = self._file
+        file.check_is_not_nested()
+        try:
+            if not file.turn.acquire(blocking=False):
+                call.wake = SimpleQueue()
+                self._waiting.append(call)
+                while not file.turn.acquire(blocking=False):
+                    if self._is_answered(call):
+                        return call.result()
+            if call.answer is None:
+                call.claim.acquire(blocking=False)
+                self._decide_waiting(call, call.ends)
+        except BaseException:
+            self.withdraw(call)  # nobody waits for it any more
+            raise
+        finally:
+            file.give_turn_back()
+        return call.result()
+
+    def _is_answered(self, call: PendingCall) -> bool:
+        """Wait until another thread has answered a call, or has given its turn back. Raises TooLate."""
+        assert call.wake is not None
+        try:
+            call.wake.get(timeout=max(call.ends - time.monotonic(), 0.0))
+        except Empty:
+            error = self.late(call)
+            self.wake_next()  # this thread may have been woken in vain just now
+            if call.answer is None:
+                raise error from None
+        return call.answer is not None
+
+    def wake_next(self) -> None:
+        """Wake a thread that waits for the turn, which is free now."""
+        for call in self._waiting.copy():
+            if call.wake is not None and not call.claim.locked():
+                call.wake.put(None)
+                return
+
+    def submit(self, call: PendingCall) -> None:
+        """Let a thread decide a call, and resolve its future. Raises StorageError if there is no thread."""
+        self._waiting.append(call)
+        with self._lock:
+            if self._is_served:
+                return
+            self._is_served = True
+        if self._threads.queue(self._serve) is None:
+            self._is_served = False
+            self.withdraw(call)
+            raise StorageError(NO_THREAD, undone=True)
+
+    def withdraw(self, call: PendingCall) -> bool:
+        """Return True if a call is not decided and will not be; False if a thread is deciding it."""
+        if not call.claim.acquire(blocking=False):
+            return False
+        with suppress(ValueError):
+            self._waiting.remove(call)
+        return True
+
+    def late(self, call: PendingCall) -> StorageError:
+        """Return the error for a caller who leaves at its deadline."""
+        if self.withdraw(call):
+            return self._file.too_late()
+        address = self._file.address
+        return TooLate(
+            f"{address.path} was not written within {address.timeout:g} s: it is unknown whether this was decided; the"
+            " disk is too slow"
+        )
+
+    def _serve(self) -> None:
+        """Decide the calls of tasks until none waits."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_served = False
+                    return
+            waiting = self._waiting.copy()
+            try:
+                if waiting:  # else another thread has just decided them all
+                    self._decide_all(waiting[-1].ends)
+            except StorageError as error:
+                self._fail_tasks(waiting, error)
+
+    def _decide_all(self, ends: float) -> None:
+        try:
+            if not self._file.turn.acquire(timeout=max(ends - time.monotonic(), 0.0)):
+                raise self._file.too_late()
+            self._decide_waiting(None, ends)
+        finally:
+            self._file.give_turn_back()
+
+    def _decide_waiting(self, own: PendingCall | None, ends: float) -> None:
+        """Decide the waiting calls in one transaction, `own` among them. The caller has the turn, and claimed `own`.
+
+        Sets the answers of all that it claimed. Raises what is no fault of a waiting call.
+        """
+        file, calls, is_committing = self._file, [] if own is None else [own], False
+        answers: list[list[Sequence[Row]] | BaseException] = []
+        connection = None
+        try:
+            connection = file.connection(ends)
+            self._begin(connection, ends)
+            self._claim_waiting(calls)  # not before: who comes while another process writes joins in
+            changes: dict[bytes, StateChange] = {}
+            found: dict[bytes, bytes] = {}
+            for call in calls:
+                answers.append(self._decided(connection, call, found, changes))
+            write_states(connection, changes.values())
+            self._sweep_if_due(connection)
+            is_committing = True
+            connection.execute("COMMIT")
+            self._ended = time.monotonic()
+        except BaseException as error:
+            is_undone = True
+            if connection is not None:
+                is_driver = isinstance(error, sqlite3.Error | MemoryError)
+                is_undone = not is_committing or is_driver or connection.in_transaction
+                roll_back(connection)
+            if not is_undone:  # interrupted just after the commit
+                _give(calls, answers)
+                raise
+            self._recover(connection, error)
+            failure = storage_error(error, file.address)
+            if isinstance(failure, StorageError):
+                failure.__cause__ = None if failure is error else error
+                _give(calls, [failure, *(_copied(failure) for _ in calls)])
+                if own is None:
+                    raise failure from failure.__cause__
+                return
+            others = [call for call in calls if call is not own]
+            _give(others, [Blameless(INTERRUPTED, undone=True) for _ in others])
+            raise
+        _give(calls, answers)
+
+    def _begin(self, connection: sqlite3.Connection, ends: float) -> None:
+        now = time.monotonic()
+        if now - self._ended > REST:
+            self._streak_began = now
+        elif now < self._contended_until and now - self._streak_began > STREAK:
+            time.sleep(REST)
+            self._streak_began = now
+        if begin(connection, self._file.address, ends):
+            self._contended_until = time.monotonic() + LATELY
+
+    def _decided(
+        self,
+        connection: sqlite3.Connection,
+        call: PendingCall,
+        found: dict[bytes, bytes],
+        changes: dict[bytes, StateChange],
+    ) -> list[Sequence[Row]] | BaseException:
+        """Return the rows of a call, or its error. Adds what it has read and changed to `found` and `changes`."""
+        answers: list[Any] = []
+        error: StorageError | None = None
+        for group in call.groups:
+            read_states(connection, group.names, found)
+            try:
+                rows, changed = group.decide(found, call.mode, self._clock())
+            except StorageError as own:  # a damaged state
+                answers.append(own)
+                error = own
+                continue
+            except Exception as mistake:  # of the caller
+                if is_programs_own(mistake):
+                    raise
+                return mistake
+            answers.append(rows)
+            for change in changed:
+                if not found[change.name]:
+                    self._new_states += 1
+                found[change.name] = change.data
+                changes[change.name] = change
+        if error is None or len(answers) == 1:
+            return error or answers
+        together = StorageError(str(error), undone=False, outage=False)
+        together.answers = answers
+        return together
+
+    def _claim_waiting(self, calls: list[PendingCall]) -> None:
+        """Add waiting calls to `calls`, as many as fit in one transaction."""
+        groups = sum(len(call.groups) for call in calls)
+        while self._waiting and groups < MOST_GROUPS:
+            try:
+                call = self._waiting.popleft()
+            except IndexError:
+                return
+            if call.claim.acquire(blocking=False):
+                calls.append(call)
+                groups += len(call.groups)
+
+    def _fail_tasks(self, waiting: Iterable[PendingCall], error: StorageError) -> None:
+        """Give an error to tasks that were waiting; one about a deadline only to those whose own deadline has passed.
+
+        Threads that wait look for themselves.
+        """
+        now, is_late = time.monotonic(), isinstance(error, TooLate)
+        calls = [call for call in waiting if call.loop is not None and (call.ends <= now or not is_late)]
+        calls = [call for call in calls if self.withdraw(call)]
+        _give(calls, [_copied(error) for _ in calls])
+
+    def _sweep_if_due(self, connection: sqlite3.Connection) -> None:
+        due = SWEPT_FOR_EACH * self._new_states
+        if due < SWEPT and time.monotonic() < self._next_sweep:
+            return
+        self._sweep(connection, min(max(due, SWEPT), MOST_SWEPT))
+        self._new_states = max(due - MOST_SWEPT, 0) // SWEPT_FOR_EACH
+        self._next_sweep = time.monotonic() + random.uniform(0.5, 1.5) * SWEEP_INTERVAL
+
+    def _sweep(self, connection: sqlite3.Connection, most: int) -> None:
+        self._swept_until = sweep(connection, self._swept_until, most, self._clock() - KEPT_EXPIRED)
+
+    def _recover(self, connection: sqlite3.Connection | None, error: BaseException) -> None:
+        """Do what an error calls for: close a connection that is of no more use, free room in a full database."""
+        self._file.failed(error)
+        if connection is None or getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:
+            return
+        try:  # otherwise expired states would stay for as long as every call is about a new one
+            connection.execute("BEGIN IMMEDIATE")
+            self._sweep(connection, MOST_SWEPT)
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            roll_back(connection)
+
+
+def _give(calls: Sequence[PendingCall], answers: Sequence[list[Sequence[Row]] | BaseException]) -> None:
+    """Set the answers of calls, and wake the tasks that wait for them, each event loop once."""
+    loops: dict[AbstractEventLoop, list[PendingCall]] = {}
+    for call, answer in zip(calls, answers, strict=False):
+        call.answer = answer
+        if call.wake is not None:
+            call.wake.put(None)
+        if call.loop is not None:
+            loops.setdefault(call.loop, []).append(call)
+    for loop, waiting in loops.items():
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(_resolve, waiting)
+
+
+def _resolve(calls: Sequence[PendingCall]) -> None:
+    for call in calls:
+        if call.future is not None and not call.future.done():
+            if isinstance(call.answer, BaseException):
+                call.future.set_exception(call.answer)
+            else:
+                call.future.set_result(call.answer or [])
+
+
+def _copied(error: StorageError) -> StorageError:
+    """Return an error that another caller can raise: each exception has one traceback."""
+    copy = type(error)(str(error), undone=error.undone, outage=error.outage)
+    copy.__cause__ = error.__cause__
+    return copy
