@@ -20,7 +20,7 @@ from tests.zones import fresh_zone_url
 # draws them at random. A busy machine is no failure: examples have no deadline.
 EXAMPLES = int(os.environ.get("RATEBOUND_EXAMPLES", "0"))
 settings.register_profile(
-    "ratebound", max_examples=EXAMPLES or 50, derandomize=EXAMPLES < 1000, deadline=None, print_blob=True
+    "ratebound", max_examples=EXAMPLES or 30, derandomize=EXAMPLES < 1000, deadline=None, print_blob=True
 )
 settings.load_profile("ratebound")
 TESTS = Path(__file__).parent

@@ -1,19 +1,24 @@
 """Sites on real servers of this process: uvicorn and waitress, each in a thread, on a free port of the loopback."""
 
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 import waitress.server
 
 from ratebound.admin.asgi import AdminAsgi
+from ratebound.admin.site import AdminSite
 from ratebound.admin.wsgi import AdminWsgi
+from ratebound.ledger import Ledger
 from ratebound.policy import AsyncGate, Gate
 from tests.admin.sites import WRITE_TOKEN, Answered, a_policy, a_site
+from tests.ledger_report.filled import filled_ledger
 from tests.servers import HOST, wait_until
 
 
@@ -48,12 +53,21 @@ class LiveSite:
 
 
 @contextmanager
+def site_with_ledger(gate: Any) -> Iterator[AdminSite]:
+    """A site on a gate, with a ledger that knows a November."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield a_site(gate, ledger=Ledger(filled_ledger(Path(folder)), clients="name", writes=False))
+
+
+@contextmanager
 def under_uvicorn(app: Any = None) -> Iterator[LiveSite]:
+    if app is None:
+        with site_with_ledger(AsyncGate(a_policy())) as made, under_uvicorn(AdminAsgi(made)) as live:
+            yield live
+        return
     bound = socket.socket()
     bound.bind((HOST, 0))
-    config = uvicorn.Config(
-        app or AdminAsgi(a_site(AsyncGate(a_policy()))), log_level="critical", lifespan="on", timeout_keep_alive=120
-    )
+    config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_keep_alive=120)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: server.run(sockets=[bound]), daemon=True)
     thread.start()
@@ -70,9 +84,13 @@ def under_uvicorn(app: Any = None) -> Iterator[LiveSite]:
 
 @contextmanager
 def under_waitress(app: Any = None) -> Iterator[LiveSite]:
+    if app is None:
+        with site_with_ledger(Gate(a_policy())) as made, under_waitress(AdminWsgi(made)) as live:
+            yield live
+        return
     bound = socket.socket()
     bound.bind((HOST, 0))
-    server = waitress.server.create_server(app or AdminWsgi(a_site(Gate(a_policy()))), sockets=[bound], threads=2)
+    server = waitress.server.create_server(app, sockets=[bound], threads=2)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     site = LiveSite(bound.getsockname()[1])

@@ -63,6 +63,9 @@ def valid_arguments(call: AdminCall) -> st.SearchStrategy[dict[str, Any]]:
         "limits": st.sampled_from(["5/minute", "deny", "often"]),
         "tier": st.sampled_from(["free", "gold"]),
         "rules": st.lists(st.sampled_from(["search", "all"]), min_size=1, max_size=3),
+        "since": st.sampled_from(["2026-11-01", "2026-11", "1970-01-01", "9000-12-31T23:59:59-12:00"]),
+        "until": st.sampled_from(["2026-12-01", "2026-12-01T00:00:00+14:00", "0001-01-01"]),
+        "zone": st.sampled_from(["Europe/Berlin", "Asia/Kolkata", "../etc/passwd"]),
         "text": st.sampled_from(["rules: [{name: a, limits: 1/day}]", "rules: ["]),
     }
     fields = {

@@ -21,6 +21,7 @@ from ratebound.storage import AsyncStorage, Storage
 from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
+from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
 from ratebound.web.gate import AsyncWebGate, WebGate
 
 PAIRS: list[tuple[type, type]] = [
@@ -35,6 +36,7 @@ PAIRS: list[tuple[type, type]] = [
     (GuardedStorage, AsyncGuardedStorage),
     (SharedMemoryStorage, AsyncSharedMemoryStorage),
     (MemcachedStorage, AsyncMemcachedStorage),
+    (SqliteStorage, AsyncSqliteStorage),
 ]
 # What only one of a pair has: threads that a child process renews, the twin, the event loops.
 ONLY_SYNC: dict[type, set[str]] = {
@@ -44,6 +46,7 @@ ONLY_SYNC: dict[type, set[str]] = {
     GuardedStorage: {"async_twin"},
     MemcachedStorage: {"async_twin", "answers", "job", "node_of", "reset_jobs"},
     SharedMemoryStorage: {"async_twin", "too_late", "damaged", "keys", "max_keys", "evicted", "overflowed"},
+    SqliteStorage: {"async_twin", "peek"},
 }
 ONLY_ASYNC: dict[type, set[str]] = {
     AsyncMemoryStorage: {"at_once"},  # a property: the method of the memory itself
@@ -59,6 +62,7 @@ OTHERWISE = {
     "memory",
     "name",
     "url",
+    "path",
 }  # arguments of another type, or with another default
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -129,6 +130,7 @@ def test_decisions_without_the_storage_are_counted_but_nobody_is_billed_by_them(
     with Limiter("2/calendar-day over allow as q", storage=nowhere, listeners=[counts], workers=2) as limiter:
         decisions = [limiter.hit("ann", cost=3) for _ in range(2)]
         assert all(decision.degraded for decision in decisions)
+        assert abs(decisions[0].at / 1e6 - time.time()) < 3600, "in the bucket of today"
         limiter.settle(decisions[0], cost=1)
     assert sums_of(counts) == {("ann", "q"): (4, 2, 0, 0)}
 

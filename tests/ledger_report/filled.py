@@ -10,7 +10,7 @@ from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock
 
 MONTH = "2026-11"
-FORMULA = "user:=cmd|'/c calc'!A0"  # a client that would like to be a formula
+FORMULA = "=cmd|'/c calc'!A0"  # a client that would like to be a formula
 CHANGE = Change(
     datetime(2026, 11, 3, 9, 30, tzinfo=UTC), "ann", "block", "203.0.113.7", "for 1 hour: scraping"
 )  # that an operator made

@@ -12,13 +12,16 @@ from prometheus_client import CollectorRegistry
 from ratebound import Limiter, MemoryStorage
 from ratebound.decision import Decision
 from ratebound.events import BlockBegan, Called, Decided, PressureChanged, Recovered, Shadowed, Struck, Warned
+from ratebound.ledger import Ledger
 from ratebound.lowered import lowered
 from ratebound.notation import parse_limits
 from ratebound.observe.prometheus import PrometheusListener
+from ratebound.service.metrics import ledger_families
 from tests.observe.promql import Wrong, asked_for
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "ratebound.rules.yml"
+LEDGER_RULES = ROOT / "deploy" / "prometheus" / "ratebound-ledger.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "ratebound.json"
 GUIDE = ROOT / "docs" / "observing.md"
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to everything
@@ -108,6 +111,27 @@ def test_an_alert_rule_asks_for_what_is_exported(rule: dict[str, Any]) -> None:
     left = {label for name, labels, _ in asked_for(rule["expr"]) for label in labels if not name} or GIVEN | {"storage"}
     for text in rule["annotations"].values():
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= left, "a label that the expression has summed away"
+
+
+def test_the_alert_rules_of_the_ledger_ask_for_what_the_service_exports(tmp_path: Path) -> None:
+    exported = {
+        family["name"]: family["type"]
+        for family in ledger_families(Ledger(f"sqlite:///{tmp_path}/usage.db", clients="name"))
+    }
+    (group,) = yaml.safe_load(LEDGER_RULES.read_text())["groups"]
+    asked: set[str] = set()
+    for rule in group["rules"]:
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        for name, labels, is_over_range in asked_for(rule["expr"]):
+            assert set(labels) <= GIVEN, rule["expr"]
+            if name:
+                asked.add(name)
+                assert is_over_range == (exported[name] == "counter"), rule["expr"]
+        for text in rule["annotations"].values():
+            assert set(re.findall(r"\$labels\.(\w+)", text)) <= GIVEN
+    assert asked == set(exported)
+    guide = (ROOT / "docs" / "ledger.md").read_text()
+    assert set(re.findall(r"^\| `(ratebound_ledger_\w+)` \|", guide, re.MULTILINE)) == set(exported)
 
 
 @pytest.mark.parametrize("expression", [*panel_expressions(), *queries()])

@@ -64,7 +64,7 @@ def test_operators_read_usage_and_bills_from_the_ledger(tmp_path: Path) -> None:
         def is_written() -> bool:
             answer = get(service, "ledger/denials")
             found = answer.json()["denials"] if answer.status_code == 200 else []
-            return sum(one["allowed"] + one["denied"] for one in found) == 10
+            return bool(sum(one["allowed"] + one["denied"] for one in found) == 10)
 
         wait_until(is_written, 20, "all decisions are in the ledger")
         assert [(one["rule"], one["rate"]) for one in told(service, "ledger/denials")["denials"]] == [

@@ -22,6 +22,7 @@ from ratebound.storage.shared_memory.locks import GLIBC_MUTEXES, OTHER_MUTEXES, 
 from ratebound.storage.shared_memory.storage import LOCKS, SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import Header, drop_zone, zone_name
 from ratebound.storage.urls import check_storage_url, open_async_storage, open_storage
+from tests.shared_memory.conftest import RunApart
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 OTHER_USER = 54321
@@ -371,12 +372,12 @@ def test_a_dropped_zone_from_before_the_last_start_is_gone(directory: str) -> No
     assert not os.listdir(directory)
 
 
-@pytest.mark.parametrize("locks", LOCKS)
-def test_two_hundred_processes_that_open_at_once_count_in_one_zone(directory: str, locks: str) -> None:
+def hits_of_processes(number: int, directory: str, locks: str) -> list[str]:
+    """Let so many processes open a zone at once, and hit. Return what each says: the zone's salt, and if it passed."""
     start, begin = os.pipe()
     answers, answer = os.pipe()
     children = []
-    for _ in range(200):
+    for _ in range(number):
         child = os.fork()
         if not child:
             try:
@@ -398,6 +399,14 @@ def test_two_hundred_processes_that_open_at_once_count_in_one_zone(directory: st
         lines = stream.read().splitlines()
     for child in children:
         os.waitpid(child, 0)
+    return lines
+
+
+@pytest.mark.parametrize("locks", LOCKS)
+def test_two_hundred_processes_that_open_at_once_count_in_one_zone(
+    directory: str, locks: str, run_apart: RunApart
+) -> None:
+    lines = run_apart(hits_of_processes, 200, directory, locks)
     assert len(lines) == 200
     assert len({line.split()[0] for line in lines}) == 1, set(lines)
     assert sum(line.endswith("True") for line in lines) == 50

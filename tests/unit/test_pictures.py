@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 # Every picture, and the section of the guide that shows it.
 SECTIONS = {**dict(zip(ALGORITHMS, ALGORITHMS, strict=True)), CALENDAR: "Calendar quotas", CONCURRENT: "Concurrency"}
 SCREENSHOTS = {"dashboard.png", "dashboard-dark.png", "dashboard-phone.png"}  # by tools/picture_dashboard.py
+SCREENSHOTS |= {"history.png", "ledger-report.png"}  # by tools/picture_ledger.py
 MEASURED = {"overload.svg", "fleet.svg"}  # drawn by `python -m benchmarks overload --picture`, and fleet
 GUIDE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
 

@@ -98,29 +98,33 @@ def _threads(app: Any, gates: Callable[[], list[Any]]) -> Iterator[DashboardSite
 
 
 @contextmanager
-def bare_asgi(**options: Any) -> Iterator[DashboardSite]:
+def bare_asgi(*, ledger: Any = None, **options: Any) -> Iterator[DashboardSite]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"hello"})
 
     middleware = asgi.RateLimitMiddleware(app, **options)
-    with _tasks(middleware.with_dashboard("/limits", auth=operator_of_scope), lambda: [middleware.gate]) as site:
+    with _tasks(
+        middleware.with_dashboard("/limits", auth=operator_of_scope, ledger=ledger), lambda: [middleware.gate]
+    ) as site:
         yield site
 
 
 @contextmanager
-def bare_wsgi(**options: Any) -> Iterator[DashboardSite]:
+def bare_wsgi(*, ledger: Any = None, **options: Any) -> Iterator[DashboardSite]:
     def app(environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", [])
         return [b"hello"]
 
     middleware = wsgi.RateLimitMiddleware(app, **options)
-    with _threads(middleware.with_dashboard("/limits", auth=operator_of_environ), lambda: [middleware.gate]) as site:
+    with _threads(
+        middleware.with_dashboard("/limits", auth=operator_of_environ, ledger=ledger), lambda: [middleware.gate]
+    ) as site:
         yield site
 
 
 @contextmanager
-def starlette(**options: Any) -> Iterator[DashboardSite]:
+def starlette(*, ledger: Any = None, **options: Any) -> Iterator[DashboardSite]:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import PlainTextResponse
@@ -140,7 +144,7 @@ def starlette(**options: Any) -> Iterator[DashboardSite]:
     async def is_operator(request: Request) -> Any:
         return operator_in(request.headers)
 
-    dashboard = limits.dashboard(auth=is_operator)
+    dashboard = limits.dashboard(auth=is_operator, ledger=ledger)
     app = Starlette(routes=[Route("/", home), Route("/export", export), Mount("/limits", dashboard)])
     limits.install(app)
     with _tasks(app, lambda: [limits.gate]) as site:
@@ -148,7 +152,7 @@ def starlette(**options: Any) -> Iterator[DashboardSite]:
 
 
 @contextmanager
-def fastapi(**options: Any) -> Iterator[DashboardSite]:
+def fastapi(*, ledger: Any = None, **options: Any) -> Iterator[DashboardSite]:
     from fastapi import FastAPI, Request
 
     from ratebound.web.fastapi import RateLimits
@@ -168,13 +172,13 @@ def fastapi(**options: Any) -> Iterator[DashboardSite]:
     def is_operator(request: Request) -> Any:
         return operator_in(request.headers)
 
-    app.mount("/limits", limits.dashboard(auth=is_operator))
+    app.mount("/limits", limits.dashboard(auth=is_operator, ledger=ledger))
     with _tasks(app, lambda: [limits.gate]) as site:
         yield site
 
 
 @contextmanager
-def flask(**options: Any) -> Iterator[DashboardSite]:
+def flask(*, ledger: Any = None, **options: Any) -> Iterator[DashboardSite]:
     import flask
 
     from ratebound.web.flask import RateLimits
@@ -194,13 +198,13 @@ def flask(**options: Any) -> Iterator[DashboardSite]:
     def is_operator() -> Any:
         return operator_in({"x-role": flask.request.headers.get("X-Role", "")})
 
-    app.register_blueprint(limits.dashboard(auth=is_operator), url_prefix="/limits")
+    app.register_blueprint(limits.dashboard(auth=is_operator, ledger=ledger), url_prefix="/limits")
     with _threads(app, lambda: [limits.gate]) as site:
         yield site
 
 
 @contextmanager
-def django(kind: str, **options: Any) -> Iterator[DashboardSite]:
+def django(kind: str, *, ledger: Any = None, **options: Any) -> Iterator[DashboardSite]:
     from tests.web.django_site import HttpResponse, path, site
 
     # isort: split
@@ -219,7 +223,7 @@ def django(kind: str, **options: Any) -> Iterator[DashboardSite]:
     def is_operator(request: Any) -> Any:
         return operator_in({"x-role": request.headers.get("X-Role", "")})
 
-    urls = [path("", home), path("export", export), path("limits/", dashboard(auth=is_operator))]
+    urls = [path("", home), path("export", export), path("limits/", dashboard(auth=is_operator, ledger=ledger))]
     middleware = ["django.middleware.common.CommonMiddleware", "ratebound.web.django.RateLimitMiddleware"]
     middleware.append("django.middleware.csrf.CsrfViewMiddleware")
     with site(options, ROOT_URLCONF=type("Urls", (), {"urlpatterns": urls}), MIDDLEWARE=middleware):

@@ -2,12 +2,16 @@
 that it shows never limit it."""
 
 import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ratebound import MemoryStorage
+from ratebound.clock import SECOND
+from ratebound.ledger import Ledger
 from ratebound.observe.figures_view import FiguresView
 from ratebound.testing import FakeClock
 from tests.web.dashboard_sites import CSRF, READ, SAME_ORIGIN, SITES, WITH_ENDPOINTS, WRITE, DashboardSite
@@ -198,6 +202,36 @@ def test_the_mount_without_its_slash_leads_to_the_page(site: DashboardSite) -> N
     assert where in ("./limits/", "/limits/", "http://test/limits/")
 
 
+@pytest.mark.parametrize("name", SITES)
+def test_a_dashboard_with_a_ledger_shows_what_the_application_has_used(
+    name: str, clock: FakeClock, tmp_path: Path
+) -> None:
+    clock.now = int(time.time()) * SECOND
+    with (
+        Ledger(f"sqlite:///{tmp_path}/usage.db", clients="name") as ledger,
+        SITES[name](policy=ONE, storage=MemoryStorage(clock=clock), listeners=[ledger], ledger=ledger) as site,
+    ):
+        assert site.read("session")["ledger"] is True
+        assert site.statuses("/", 3) == [200, 429, 429]
+        ledger.flush()
+        assert site.read("ledger/denials")["denials"] == [{"rule": "rest", "allowed": 1, "denied": 2, "rate": 2 / 3}]
+        (top,) = site.read("ledger/top")["top"]
+        assert "127.0.0.1" not in str(top)
+        assert site.get("/limits/api/ledger/top?names=yes", READ).status == 403
+        answer = site.get("/limits/api/ledger/top?names=yes", {**WRITE, **SAME_ORIGIN, **CSRF})
+        assert json.loads(answer.body)["top"][0]["name"] == "127.0.0.1"
+        assert [one["action"] for one in site.read("changes")["changes"]] == ["show names"]
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_dashboard_without_a_ledger_says_so(name: str, clock: FakeClock) -> None:
+    with SITES[name](policy=PLAIN, storage=MemoryStorage(clock=clock)) as site:
+        assert site.read("session")["ledger"] is False
+        answer = site.get("/limits/api/ledger/totals", READ)
+        assert answer.status == 404
+        assert b"ledger=Ledger(" in answer.body
+
+
 def test_auth_must_be_given(clock: FakeClock) -> None:
     from tests.web import django_site  # noqa: F401 - first: it makes the settings
 
@@ -219,6 +253,8 @@ def test_auth_must_be_given(clock: FakeClock) -> None:
                 make(**given)
         with pytest.raises(TypeError, match="auth"):
             make(auth=lambda one, two: None)
+        with pytest.raises(TypeError, match="ledger= of the dashboard takes a Ledger"):
+            make(auth=lambda *any: None, ledger="sqlite:///usage.db")
 
 
 def test_an_auth_that_returns_something_else_is_an_error_of_the_application(clock: FakeClock) -> None:

@@ -1,12 +1,13 @@
 """The tables of PostgreSQL for the command `ratebound storage`: those of the states, and those of the usage ledger."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
 import click
 
 from ratebound.errors import StorageError
+from ratebound.ledger import postgres_tables
 from ratebound.storage.postgres import migrations
 from ratebound.storage.postgres.address import PostgresAddress, read_url
 from ratebound.storage.postgres.connect import Connection, open_connection
@@ -83,10 +84,10 @@ def print_statements(parts: Sequence[Sequence[str]]) -> None:
     click.echo("COMMIT;")
 
 
-def _components(unlogged: bool, no_ledger: bool) -> dict[str, Sequence[Migration]]:
+def _components(unlogged: bool, no_ledger: bool) -> Mapping[str, Sequence[Migration]]:
     """Return the migrations of each component."""
-    found: dict[str, Sequence[Migration]] = {COMPONENT: migrations_of_states(unlogged)}
-    return found
+    states = {COMPONENT: migrations_of_states(unlogged)}
+    return states if no_ledger else {**states, postgres_tables.COMPONENT: postgres_tables.MIGRATIONS}
 
 
 @contextmanager

@@ -36,8 +36,8 @@ def serve(settings: str | None, **given: str | None) -> None:
     Each option can also be given as an environment variable (--http as RATEBOUND_HTTP) and in a settings file (http:).
     Options win over the environment, and the environment over the file. Secrets have no options: RATEBOUND_TOKENS or
     --token-file, RATEBOUND_ADMIN_TOKENS or --admin-token-file, RATEBOUND_ADMIN_READ_TOKENS or
-    --admin-read-token-file, RATEBOUND_SECRET or --secret-file. RATEBOUND_POLICY_TOKEN is the token for a
-    policy from a URL.
+    --admin-read-token-file, RATEBOUND_SECRET or --secret-file, RATEBOUND_LEDGER_SECRET or --ledger-secret-file.
+    RATEBOUND_POLICY_TOKEN is the token for a policy from a URL.
 
     SIGTERM and Ctrl-C stop it when accepted requests are answered, SIGHUP reads the policy again.
 

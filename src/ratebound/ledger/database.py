@@ -39,6 +39,9 @@ class LedgerDatabase(Protocol):
     def maintain(self, now: int, keep: int | None) -> None:
         """Make room ahead, and remove what is older than `keep` seconds; None keeps all. `now` is in seconds."""
 
+    def hurry(self, seconds: float) -> None:
+        """Let no call take longer than this from now on: the program ends."""
+
     def disconnect(self) -> None:
         """Close the writer's connection. The next write opens another."""
 

@@ -66,6 +66,7 @@ class PostgresLedger:
 
     def __init__(self, url: str) -> None:
         self._address = read_url(url)
+        self._patience = PATIENCE
         self._connection: Connection | None = None
         self._lock = threading.Lock()  # the writer's connection is used by one thread at a time
 
@@ -84,7 +85,7 @@ class PostgresLedger:
 
     def select(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query; see LedgerDatabase."""
-        connection = self._open()
+        connection = self._open(PATIENCE)
         try:
             found: list[tuple[Any, ...]] = self._run(connection, statement.replace("?", "%s"), parameters).fetchall()
             return found
@@ -106,6 +107,15 @@ class PostgresLedger:
         finally:
             if keep is not None:
                 self._remove_before(MONTHS.index_at((now - keep) * SECOND))
+
+    def hurry(self, seconds: float) -> None:
+        """Let no write take longer than this. Another connection is needed for that."""
+        self._patience = min(PATIENCE, seconds)
+        if self._lock.acquire(timeout=seconds):
+            try:
+                self._drop()
+            finally:
+                self._lock.release()
 
     def disconnect(self) -> None:
         """Close the writer's connection."""
@@ -191,7 +201,7 @@ class PostgresLedger:
         with self._lock:
             try:
                 if self._connection is None:
-                    self._connection = self._open()
+                    self._connection = self._open(self._patience)
                 connection = self._connection
                 connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
                 yield connection
@@ -208,8 +218,8 @@ class PostgresLedger:
         if connection is not None:
             connection.close()
 
-    def _open(self) -> Connection:
-        connection = open_connection(self._address, PATIENCE)
+    def _open(self, seconds: float) -> Connection:
+        connection = open_connection(self._address, seconds)
         try:
             version, known = version_of(connection, self._address, COMPONENT), MIGRATIONS[-1].version
             if version > known:

@@ -16,14 +16,14 @@ from ratebound.ledger.periods import checked_zone, month_bounds
 from ratebound.ledger.spans import days_of
 from ratebound.ledger.usage_rows import ClientUsage
 
-MOST_CLIENTS = 20
+MOST_CLIENTS = 10
 # What spreadsheets take for the beginning of a formula, also in full width
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 COLUMNS = ("month", "client", "rule", "units", "overage")
 
 
 class UsedUnits(NamedTuple):
-    """What was used: units, decisions, and the units above quotas that are metered."""
+    """Numbers of usage: units, decisions, and overage, which are units above metered quotas."""
 
     units: int = 0
     allowed: int = 0
@@ -37,21 +37,21 @@ class UsedUnits(NamedTuple):
 
 
 class DayOfReport(NamedTuple):
-    """What was used on one day."""
+    """The usage of one day."""
 
     day: date
     used: UsedUnits
 
 
 class RuleOfReport(NamedTuple):
-    """What was used of one rule."""
+    """The usage of one rule."""
 
     rule: str
     used: UsedUnits
 
 
 class ClientOfReport(NamedTuple):
-    """What one client has used of one rule. `client` is a name or a digest, as the ledger keeps it."""
+    """The usage of one rule by one client. `client` is a name or a digest, as the ledger keeps it."""
 
     client: str
     rule: str

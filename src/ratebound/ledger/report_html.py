@@ -39,7 +39,8 @@ h2 { font-size: 15px; font-weight: 650; }
 .tile, .card { padding: 16px 18px; border: 1px solid var(--line); border-radius: 12px; background: var(--card); }
 .tile dt { color: var(--muted); }
 .tile dd { font-size: 24px; font-weight: 650; line-height: 1.25; font-variant-numeric: tabular-nums; }
-.columns { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
+.columns { display: grid; gap: 16px; align-items: start;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .head { display: flex; flex-wrap: wrap; gap: 6px 16px; align-items: center; margin-bottom: 10px; }
 .head h2 { margin-right: auto; }
 .legend { display: flex; gap: 14px; color: var(--muted); font-size: 12.5px; }

@@ -67,6 +67,7 @@ class SqliteLedger:
 
     def __init__(self, url: str) -> None:
         self._address = read_url(url)
+        self._patience = PATIENCE
         self._writer = SqliteFile(self._address, self._prepare)
         self._reader = SqliteFile(self._address, _check_version)
 
@@ -108,10 +109,14 @@ class SqliteLedger:
                         (now - (keep or 0),),
                     ).rowcount
 
+    def hurry(self, seconds: float) -> None:
+        """Let no write take longer than this."""
+        self._patience = min(PATIENCE, seconds)
+
     def disconnect(self) -> None:
         """Close the connections."""
-        self._writer.close(PATIENCE)
-        self._reader.close(PATIENCE)
+        self._writer.close(self._patience)
+        self._reader.close(self._patience)
 
     def renew(self) -> None:
         """Do nothing: connections are closed before a fork."""
@@ -119,7 +124,7 @@ class SqliteLedger:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Run the body in a transaction. Raises StorageError; then nothing of it was written."""
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + self._patience
         with self._writer.connected(ends) as connection:
             begin(connection, self._address, ends)
             yield connection

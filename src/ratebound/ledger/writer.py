@@ -6,6 +6,7 @@ bounded. A clean stop writes everything. A process that is killed loses what it 
 """
 
 import logging
+import math
 import os
 import random
 import threading
@@ -61,6 +62,7 @@ class LedgerWriter:
         self._starting = threading.Lock()
         self._wake = threading.Event()
         self._stopping = False
+        self._ends = math.inf  # when the time to write is over, once the ledger closes
         self._thread: threading.Thread | None = None
         self._maintained = -MAINTAINED_EVERY
         self._flushes = self._failures = 0
@@ -102,6 +104,8 @@ class LedgerWriter:
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+        self._ends = ends
+        self._database.hurry(max(ends - time.monotonic(), RETRIED_AFTER))
         while True:
             left = ends - time.monotonic()
             if self._flushing.acquire(timeout=max(left, 0.0)):
@@ -158,6 +162,8 @@ class LedgerWriter:
         if not self._pending:
             return
         while self._pending:
+            if time.monotonic() > self._ends:
+                raise StorageError("there was no time left to write")
             number, records = self._pending[0]
             self._database.write(self._id, number, records)
             self._pending.popleft()

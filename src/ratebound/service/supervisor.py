@@ -31,7 +31,7 @@ from ratebound.service.logs import set_up_logs
 from ratebound.service.policy_poller import first_fetch, run_policy_poller
 from ratebound.service.run_folder import RunFolder, digest_of, make_run_folder
 from ratebound.service.settings import ServiceSettings
-from ratebound.service.worker import WorkerTask, run_worker
+from ratebound.service.worker import LEDGER_WITHIN, WorkerTask, run_worker
 from ratebound.service.worker_operations import RELOAD
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.urls import check_storage_is_installed, refusals_by_url
@@ -456,6 +456,8 @@ class Supervisor:
         close_all(self.sockets)  # nobody is left waiting in a queue that is never served
         self._send(signal.SIGTERM)
         ends = time.monotonic() + self.settings.grace + AFTER_GRACE
+        if self.settings.ledger is not None:
+            ends += LEDGER_WITHIN
         while any(child.pid for child in self._children):
             if time.monotonic() > ends:
                 left = ", ".join(child.name for child in self._children if child.pid)

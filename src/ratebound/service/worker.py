@@ -46,6 +46,7 @@ SWEEP = 1.0  # seconds between two looks at idle connections and at the storage
 READY_WITHIN = 2.0  # seconds
 LAST_ACCEPT = 0.05  # seconds, in which connections are accepted that had arrived before a stop
 LAST_REQUESTS = 0.5  # seconds, in which connections may end with one more answer
+LEDGER_WITHIN = 5.0  # seconds, in which what was used is written at a stop
 NOT_ASKED = "the storage was not asked yet"
 
 
@@ -173,7 +174,7 @@ class Worker:
         with suppress(StorageError, TimeoutError):  # else others stop to show this worker after 10 s
             await asyncio.wait_for(run_async(self.figures.leaving()), READY_WITHIN)
         if self.ledger is not None:
-            await asyncio.to_thread(self.ledger.close)
+            await asyncio.to_thread(self.ledger.close, LEDGER_WITHIN)
         await self.engine.close()
 
     def reload(self) -> None:

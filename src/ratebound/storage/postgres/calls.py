@@ -51,10 +51,10 @@ class Calls:
         self._sweep_at = time.monotonic() + random.uniform(0.0, SWEEPS)
         self._has_warned = False
 
-    def calling(self, place: LinkPlace, forget: Callable[[], None], work: Work[T], ends: float) -> Steps[T]:
+    def calling(self, place: LinkPlace, forget: Callable[[LinkPlace], None], work: Work[T], ends: float) -> Steps[T]:
         """Run a flow on the connection of a place, which is made if need be. Raises StorageError.
 
-        `forget` closes the idle connections of the pool: if one is lost, the others probably are, too.
+        `forget` closes all connections of the pool but that of the place: if one is lost, the others probably are, too.
         """
         turn, is_new = 0, False
         while True:
@@ -77,7 +77,7 @@ class Calls:
                     self._roll_back(place)
                 else:
                     place.drop()
-                    forget()
+                    forget(place)
                 again = error.sqlstate in AGAIN or (
                     (error.ends_link or error.sqlstate in READ_ONLY) and (not is_new or turn < len(self.address.hosts))
                 )
@@ -86,7 +86,7 @@ class Calls:
                 waits = error.sqlstate in AGAIN
             except LinkLost as error:
                 place.drop()
-                forget()
+                forget(place)
                 if is_new:
                     raise unreachable(str(error), self.address.url) from error
                 waits = False

@@ -64,9 +64,11 @@ class _Links:
             if now - self._idle[0].used_at > MOST_IDLE:
                 self._idle.pop(0).close()
 
-    def forget(self) -> None:
-        """Close idle connections now, and the others when their calls end."""
+    def forget(self, place: LinkPlace | None = None) -> None:
+        """Close idle connections now, and the others when their calls end, except a new one in `place`."""
         self._opened += 1
+        if place is not None:
+            place.opened = self._opened
         idle, self._idle = self._idle, []
         for link in idle:
             link.close()
@@ -102,10 +104,10 @@ class ThreadPool:
             self._links.give(place)
             self._freed.notify()
 
-    def forget(self) -> None:
-        """Close idle connections now, and the others when their calls end."""
+    def forget(self, place: LinkPlace | None = None) -> None:
+        """Close idle connections now, and the others when their calls end, except a new one in `place`."""
         with self._freed:
-            self._links.forget()
+            self._links.forget(place)
 
     def renew(self) -> None:
         """Forget all connections and locks, in a forked child."""
@@ -149,9 +151,9 @@ class LoopPool:
             else:
                 waiter.set_result(free)
 
-    def forget(self) -> None:
-        """Close idle connections now, and the others when their calls end."""
-        self._links.forget()
+    def forget(self, place: LinkPlace | None = None) -> None:
+        """Close idle connections now, and the others when their calls end, except a new one in `place`."""
+        self._links.forget(place)
 
     def abandon(self) -> None:
         """Close the sockets of all connections, in a forked child."""

@@ -364,7 +364,7 @@ class SqliteFile:
             self._connection = None
 
 
-_files: "WeakSet[SqliteFile]" = WeakSet()
+_files: "WeakSet[SqliteFile]" = WeakSet()  # of this process
 _forking: list[SqliteFile] = []  # those whose turn the forking thread has
 _abandoned: list[Any] = []
 
