@@ -6,11 +6,18 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from ratebound import Limiter
+from ratebound.ledger import Change, Ledger
+from ratebound.policy import Gate, RequestView, load_policy
+from ratebound.storage import unguarded
 from tests.databases import Memcached, Postgres
 
 ROOT = Path(__file__).parent.parent
@@ -75,7 +82,6 @@ def commands(page: str) -> list[str]:
 def test_the_commands_of_a_page_about_a_database_run_after_its_examples(
     page: str, on_servers: Callable[[str], str], tmp_path: Path
 ) -> None:
-    _wait_for(page)
     assert run(on_servers("\n".join(blocks(page, "python")))).returncode == 0
     assert commands(page)
     for command in commands(page):
@@ -85,10 +91,47 @@ def test_the_commands_of_a_page_about_a_database_run_after_its_examples(
         assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
-def _wait_for(page: str) -> None:
-    """Skip a page whose commands have not landed yet."""
-    if page == "docs/ledger.md" and "MIGRATIONS" not in (ROOT / "src/ratebound/cli/postgres_tables.py").read_text():
-        pytest.skip("not there yet")
+def test_the_privileges_that_the_pages_grant_are_enough(postgres: Postgres) -> None:
+    owner, role = postgres.new_database(), f"app{time.time_ns()}"
+    subprocess.run([sys.executable, "-m", "ratebound", "storage", "init", owner], check=True, capture_output=True)
+    statements = "".join(blocks("docs/postgresql.md", "sql") + blocks("docs/ledger.md", "sql"))
+    assert "CREATE ROLE app" in statements
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(re.sub(r"\bapp\b", role, statements).encode())
+    url = owner.replace("ratebound@", f"{role}@")
+    try:
+        with Limiter("2/hour", storage=f"{url}?timeout=10", failure="raise") as limiter:
+            assert [limiter.hit("a").allowed for _ in range(3)] == [True, True, False]
+            limiter.reset("a")
+            storage = unguarded(limiter.storage)
+            assert storage.write_document("blocks", b"{}", 0)
+            assert storage.sweep() == 0
+        with Ledger(url, clients="name") as ledger:
+            Limiter("2/hour as api", listeners=[ledger]).hit("user:42")
+            ledger.flush()
+            ledger.record_changes([Change(datetime.now(UTC), "ann", "block", "user:42", "")])
+            assert [row.client for row in ledger.top()] == ["user:42"]
+            assert [change.by for change in ledger.audit()] == ["ann"]
+    finally:
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute(f"DROP OWNED BY {role}".encode())
+            connection.execute(f"DROP ROLE {role}".encode())
+
+
+def test_the_bill_of_the_guide_has_what_exceeds_the_quota(tmp_path: Path) -> None:
+    (rules,) = blocks("docs/ledger.md", "yaml")
+    policy, url = tmp_path / "policy.yaml", f"sqlite:///{tmp_path}/usage.db"
+    policy.write_text(rules.replace("1000000/", "2/"))
+    ledger = Ledger(url, clients="name")
+    with Gate(load_policy(policy), listeners=[ledger]) as gate:
+        for _ in range(3):
+            assert gate.decide(RequestView("GET", "/api/report", peer="192.0.2.1"))
+    assert ledger.close()
+    (month,) = ledger.months()
+    command = ["ratebound", "ledger", "overage", "--month", month, "--format", "csv", "--ledger", url]
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=True, timeout=60)
+    heading = next(block for block in blocks("docs/ledger.md", "text") if "overage" in block).splitlines()[0]
+    assert done.stdout.splitlines() == [heading, f"{month},192.0.2.1,api,3,1"]
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:
