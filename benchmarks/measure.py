@@ -207,16 +207,3 @@ def _in_threads(contender: Contender, warm_up: int, users: int, each: int) -> tu
     for thread in threads:
         thread.join()
     return time.process_time() - start, share * THREADS, sum(denials)
-
-
-def counting(allows: Callable[[str], object]) -> Block:
-    """Return a block that calls `allows` for each key: one Python call around the measured one, the same for all."""
-
-    def block(asked: Sequence[str]) -> int:
-        denied = 0
-        for key in asked:
-            if not allows(key):
-                denied += 1
-        return denied
-
-    return block
