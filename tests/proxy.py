@@ -26,6 +26,7 @@ class Proxy:
         self._sockets: set[socket.socket] = set()
         self._clients: set[socket.socket] = set()
         self._half_closed: set[socket.socket] = set()
+        self._forgotten: set[socket.socket] = set()
         self._listener = socket.create_server((HOST, free_port()))
         self.port: int = self._listener.getsockname()[1]
         self.url = f"redis://{HOST}:{self.port}/0"
@@ -61,6 +62,10 @@ class Proxy:
         self.drop()
         for thread in self._threads:
             thread.join()
+
+    def forget_clients(self) -> None:
+        """Pass on no more replies on the connections of now: those that are made later work."""
+        self._forgotten |= self._clients
 
     def _half_close(self, client: socket.socket) -> None:
         self._half_closed.add(client)
@@ -106,7 +111,7 @@ class Proxy:
         if self.half_close_next:
             self.half_close_next = False
             self._half_close(client)
-        if self.mute or client in self._half_closed:
+        if self.mute or client in self._half_closed or client in self._forgotten:
             return True
         if self.garbage is not None:
             data = self.garbage

@@ -11,6 +11,7 @@ import pytest
 
 from ratebound import Limiter, StorageError, parse_limit
 from ratebound.limit import Group
+from ratebound.storage.blame import TooLate
 from ratebound.storage.postgres.storage import AsyncPostgresStorage, PostgresStorage
 from ratebound.testing import Blocking
 from tests.databases import Postgres, other_user, postgres_server, program, running
@@ -58,7 +59,7 @@ def test_a_standby_is_told_from_a_primary_and_its_promotion_is_followed(kind: st
     with postgres_server() as primary:
         make_tables(primary.url)
         with standby_of(primary) as standby:
-            both = f"postgresql://ratebound@{HOST}:{standby.port},{HOST}:{primary.port}/ratebound?timeout=5"
+            both = f"postgresql://ratebound@{HOST}:{standby.port},{HOST}:{primary.port}/ratebound?timeout=3"
             with closing(KINDS[kind](f"{standby.url}?timeout=5")) as wrong:
                 with pytest.raises(StorageError, match="read-only here.*target_session_attrs=read-write") as caught:
                     wrong.evaluate([group("a")])
@@ -66,6 +67,12 @@ def test_a_standby_is_told_from_a_primary_and_its_promotion_is_followed(kind: st
                 assert wrong.evaluate([group("a")], "peek")[0][0][0], "a peek reads"
             with closing(KINDS[kind](both)) as storage:
                 assert [storage.evaluate([group("a")])[0][0][1] for _ in range(5)] == [999, 998, 997, 996, 995]
+                standby.pause()
+                with pytest.raises(TooLate, match="unknown whether it committed") as late:
+                    storage.evaluate([group("a")])
+                assert not late.value.undone, "a commit that no standby has confirmed is not acknowledged"
+                standby.resume()
+                assert storage.evaluate([group("a")])[0][0][1] == 993
                 primary.kill()
                 with pytest.raises(StorageError) as caught:
                     storage.evaluate([group("a")])
@@ -76,7 +83,7 @@ def test_a_standby_is_told_from_a_primary_and_its_promotion_is_followed(kind: st
                     assert time.monotonic() < ends
                     with suppress(StorageError):
                         left = storage.evaluate([group("a")])[0][0][1]
-                assert left == 994, "no acknowledged spend is lost: the standby had confirmed them"
+                assert left == 992, "no acknowledged spend is lost: the standby had confirmed them"
 
 
 def test_a_primary_that_becomes_read_only_is_left_within_the_call() -> None:

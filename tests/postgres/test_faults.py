@@ -1,6 +1,7 @@
 """Faults of a database in real time: answers by the deadline, no exception but StorageError, and no double charge."""
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -425,3 +426,41 @@ def test_an_async_limiter_survives_a_paused_server(server: Postgres) -> None:
                 await asyncio.sleep(0.05)
 
     asyncio.run(play())
+
+
+def test_an_exception_of_the_programs_own_is_raised_as_it_is_and_breaks_nothing(server: Postgres) -> None:
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    with closing(PostgresStorage(fresh_url(server, options="timeout=20&pool=1"))) as storage:
+        storage.evaluate([group("a")])
+        before = signal.signal(signal.SIGALRM, ring)
+        try:
+            server.pause()
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(Alarm):
+                storage.evaluate([group("a")])
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        server.resume()
+        assert storage.evaluate([group("a")])[0][0][1] == 998, "nothing was charged, and the connection's place is free"
+
+
+def test_a_connection_that_was_idle_for_long_is_checked_before_it_is_used(
+    server: Postgres, between: Proxy, kind: Any
+) -> None:
+    with closing(kind(through(between, server, "timeout=8"))) as storage:
+        storage.evaluate([group("a")])
+        inner = getattr(storage, "storage", storage)
+        pool = inner._pool if isinstance(inner, PostgresStorage) else next(iter(inner._loops.values())).pool
+        (link,) = pool._links._idle
+        link.used_at -= 60
+        assert storage.evaluate([group("a")])[0][0][1] == 998
+        assert pool._links._idle == [link], "it answered"
+        link.used_at -= 60
+        between.forget_clients()  # as a firewall does: what is sent arrives nowhere, and nobody is told
+        assert storage.evaluate([group("a")])[0][0][1] == 997, "within the deadline, on a new connection"
+        assert link not in pool._links._idle

@@ -99,10 +99,15 @@ def test_no_proxy_may_be_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://h?secret=abc", "redis+sentinel://h:1/s?sentinel_password=abc", "redis://a:b@h"]
+    "url",
+    ["redis://h?secret=abc", "redis+sentinel://h:1/s?sentinel_password=abc", "redis://a:b@h", "postgresql://a:b@h/d"],
 )
 def test_a_storage_with_a_secret_is_no_option(url: str) -> None:
     assert "option --storage: every user of this host can read options" in mistakes({"storage": url})[-1]
+
+
+def test_a_storage_with_a_user_and_no_password_is_an_option() -> None:
+    assert read_settings({"storage": "postgresql://user@h:5432/d"}, environ={}).storage == "postgresql://user@h:5432/d"
 
 
 @pytest.mark.parametrize("url", ["postgresql://a:b@h/d", "sqlite:///a.db?secret=abc"])

@@ -37,7 +37,8 @@ from ratebound.storage.urls import check_storage_url
 
 PREFIX = "RATEBOUND_"
 OFF = "off"
-SECRET_IN_URL = re.compile("@|secret=|password=")
+# PostgreSQL has users without a password; elsewhere a lone word before '@' may be one.
+SECRET_IN_URL = re.compile("^(?!postgres).*@|//[^@]*:[^@]*@|@.*@|secret=|password=")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SHORTEST_KEPT = 86_400  # seconds of usage in a ledger
 LEDGER_SCHEMES = ("sqlite", "postgresql", "postgres")
@@ -275,8 +276,8 @@ SETTINGS = (
         _storage,
         "",
         "URL",
-        "Where states are kept: memory://, shm://NAME, sqlite:///FILE, redis://HOST. By default the storage of the"
-        " policy; memory becomes shared memory of this run if there are several workers.",
+        "Where states are kept: memory://, shm://NAME, sqlite:///FILE, redis://HOST, postgresql://HOST/DATABASE. By"
+        " default the storage of the policy; memory becomes shared memory of this run if there are several workers.",
     ),
     Setting(
         "ledger",

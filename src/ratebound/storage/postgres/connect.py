@@ -54,11 +54,12 @@ class Bound(NamedTuple):
 Rows = list[tuple[bytes | None, ...]]
 
 
-class Answer(NamedTuple):
-    """The answer to one statement: its rows, and the number of rows that it touched."""
+class StatementAnswer(NamedTuple):
+    """The answer to one statement: its rows, the number of rows that it touched, and PostgreSQL's tag of it."""
 
     rows: Rows
     touched: int
+    tag: bytes | None
 
 
 class Link:
@@ -74,7 +75,7 @@ class Link:
         self.socket: int = connection.socket
         self.used_at = time.monotonic()
 
-    def exchange(self, bound: Sequence[Bound], until: float) -> Steps[list[Answer]]:
+    def exchange(self, bound: Sequence[Bound], until: float) -> Steps[list[StatementAnswer]]:
         """Send statements in one trip, and return their answers.
 
         Raises ServerError for the first statement that failed, LinkLost, and LinkLate after `until`. After LinkLost and
@@ -119,7 +120,7 @@ class Link:
         connection.pipeline_sync()
         return sent
 
-    def _answers(self, sent: list[bytes], until: float) -> Steps[list[Answer]]:
+    def _answers(self, sent: list[bytes], until: float) -> Steps[list[StatementAnswer]]:
         connection, found, failed = self._connection, [], None
         while True:
             while connection.is_busy():
@@ -151,11 +152,11 @@ class Link:
         return [_answer(result) for name, result in zip(sent, found, strict=True) if not name]
 
 
-def _answer(result: Any) -> Answer:
+def _answer(result: Any) -> StatementAnswer:
     columns = range(result.nfields)
     value = result.get_value
     rows = [tuple([value(row, column) for column in columns]) for row in range(result.ntuples)]
-    return Answer(rows, result.command_tuples or 0)
+    return StatementAnswer(rows, result.command_tuples or 0, result.command_status)
 
 
 def _server_error(result: Any) -> ServerError:

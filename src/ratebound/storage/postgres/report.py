@@ -1,4 +1,4 @@
-"""What a database holds, for operators: versions of the tables, rows, and sizes."""
+"""The content of a database in figures, for operators: versions of the tables, rows, and sizes."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from ratebound.storage.postgres.tables import COMPONENT
 
 
 class PostgresReport(NamedTuple):
-    """What a database holds. Sizes are in bytes, with indexes."""
+    """The content of a database in figures. Sizes are in bytes, with indexes."""
 
     storage: str  # its URL, without a login
     server: str  # the version of PostgreSQL

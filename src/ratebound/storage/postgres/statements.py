@@ -43,8 +43,9 @@ class Statements:
         def made(name: str, text: str, *types: int) -> Statement:
             return Statement(text.encode(), f"ratebound_{name}".encode(), types)
 
-        # A stopped process gives its locks back after `idle_in_transaction_session_timeout`. Settings end with the
-        # transaction: PgBouncer gives the connection to others.
+        # The timeouts end a wait for a lock, but no COMMIT that waits for a standby. A stopped process gives its locks
+        # back after `idle_in_transaction_session_timeout`. Settings end with the transaction: PgBouncer gives the
+        # connection to others.
         names = ["lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"]
         calls = [f"set_config('{name}', ${place}, true)" for name, place in zip(names, (1, 1, 2), strict=True)]
         if address.synchronous_commit:

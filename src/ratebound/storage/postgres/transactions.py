@@ -1,4 +1,4 @@
-"""What a storage does on a connection, each as a flow (see steps.py) that threads and tasks run alike.
+"""Decisions and all else that a storage does on a connection: flows (see steps.py) that threads and tasks run alike.
 
 A decision takes two trips. The first begins a transaction, locks the states and reads them, with the database's clock.
 The second writes what the kernels have changed and commits. A denial writes nothing: the locks are given back without
@@ -16,7 +16,7 @@ from ratebound.outcome import Row
 from ratebound.storage import Document, HeldSlot
 from ratebound.storage.blame import TooLate
 from ratebound.storage.postgres.address import PostgresAddress
-from ratebound.storage.postgres.connect import Answer, Bound, Link
+from ratebound.storage.postgres.connect import Bound, Link, StatementAnswer
 from ratebound.storage.postgres.failure import LinkLate, LinkLost, ServerError
 from ratebound.storage.postgres.statements import (
     BEGIN,
@@ -83,11 +83,11 @@ class Transactions:
         return _all_rows(rows)
 
     def _decided(
-        self, groups: Sequence[StoredGroup], read: Answer, now: int, mode: Mode
+        self, groups: Sequence[StoredGroup], read: StatementAnswer, now: int, mode: Mode
     ) -> tuple[list[Sequence[Row] | StorageError], dict[bytes, StateChange]]:
         """Decide groups one after the other, and return their rows or errors, and what has to be written."""
         now = now if self._clock is None else self._clock()
-        found = {name or b"": state or b"" for name, state, _ in read.rows}
+        found = {row[0] or b"": row[1] or b"" for row in read.rows}
         answers: list[Sequence[Row] | StorageError] = []
         written: dict[bytes, StateChange] = {}
         for group in groups:
@@ -189,10 +189,13 @@ class Transactions:
         idle = str(int(1000 * max(1.0, 4 * self._timeout))).encode()
         return Bound(self._statements.settings, (most, idle))
 
-    def _commit(self, link: Link, bound: Sequence[Bound], ends: float) -> Steps[list[Answer]]:
+    def _commit(self, link: Link, bound: Sequence[Bound], ends: float) -> Steps[list[StatementAnswer]]:
         """Send statements and a COMMIT. Raises StorageError if it is unknown whether that was done."""
         try:
-            return (yield from link.exchange((*bound, COMMIT), ends))
+            answers = yield from link.exchange((*bound, COMMIT), ends)
+            if answers[-1].tag != b"COMMIT":  # PostgreSQL answers so if the transaction had failed before
+                raise LinkLost("the transaction was not committed")
+            return answers
         except LinkLate:
             raise TooLate(
                 f"PostgreSQL did not answer within {self._timeout:g} s; it is unknown whether it committed"
