@@ -151,13 +151,14 @@ def fresh_redis() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="session")
+# Sentinels and nodes of a cluster talk to each other all the time: no worker keeps them for files that do not ask.
+@pytest.fixture(scope="module")
 def sentinels() -> Iterator[SentinelGroup]:
     with sentinel_group() as group:
         yield group
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_cluster() -> Iterator[Cluster]:
     with cluster() as nodes:
         yield nodes

@@ -6,11 +6,22 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import psycopg
 import pytest
+from click.testing import CliRunner, Result
 
+from ratebound import Limiter
+from ratebound.cli.ledger import ledger as ledger_command
+from ratebound.cli.state import state
+from ratebound.cli.storage import storage as storage_command
+from ratebound.ledger import Change, Ledger
+from ratebound.policy import Gate, RequestView, load_policy
+from ratebound.storage import unguarded
 from tests.databases import Memcached, Postgres
 
 ROOT = Path(__file__).parent.parent
@@ -39,8 +50,7 @@ def on_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str]
         if "postgresql" not in found:
             server: Postgres = request.getfixturevalue("postgres")
             found["postgresql"] = server.new_database()
-            command = [sys.executable, "-m", "ratebound", "storage", "init", found["postgresql"]]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            assert ratebound("storage", "init", found["postgresql"]).exit_code == 0
         return found["postgresql"]
 
     def put_in(text: str) -> str:
@@ -52,6 +62,11 @@ def on_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str]
         return re.sub(r"sqlite:///(\w+\.db)", rf"sqlite:///{tmp_path}/\1", text)
 
     return put_in
+
+
+def ratebound(name: str, *arguments: str) -> Result:
+    """Run a command in this process: `ratebound NAME …`."""
+    return CliRunner().invoke({"ledger": ledger_command, "state": state, "storage": storage_command}[name], arguments)
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -73,22 +88,58 @@ def commands(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", ["docs/ledger.md", "docs/postgresql.md", "docs/sqlite.md"])
 def test_the_commands_of_a_page_about_a_database_run_after_its_examples(
-    page: str, on_servers: Callable[[str], str], tmp_path: Path
+    page: str, on_servers: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _wait_for(page)
+    monkeypatch.chdir(tmp_path)
     assert run(on_servers("\n".join(blocks(page, "python")))).returncode == 0
     assert commands(page)
     for command in commands(page):
-        given = shlex.split(on_servers(command), comments=True)
-        given = given[: given.index(">")] if ">" in given else given
-        done = subprocess.run([sys.executable, "-m", *given], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        program, *given = shlex.split(on_servers(command), comments=True)
+        assert program == "ratebound"
+        done = ratebound(*(given[: given.index(">")] if ">" in given else given))
+        assert done.exit_code == 0, (command, done.output, done.exception)
 
 
-def _wait_for(page: str) -> None:
-    """Skip a page whose commands have not landed yet."""
-    if page == "docs/ledger.md" and "MIGRATIONS" not in (ROOT / "src/ratebound/cli/postgres_tables.py").read_text():
-        pytest.skip("not there yet")
+def test_the_privileges_that_the_pages_grant_are_enough(postgres: Postgres) -> None:
+    owner, role = postgres.new_database(), f"app{time.time_ns()}"
+    assert ratebound("storage", "init", owner).exit_code == 0
+    statements = "".join(blocks("docs/postgresql.md", "sql") + blocks("docs/ledger.md", "sql"))
+    assert "CREATE ROLE app" in statements
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(re.sub(r"\bapp\b", role, statements).encode())
+    url = owner.replace("ratebound@", f"{role}@")
+    try:
+        with Limiter("2/hour", storage=f"{url}?timeout=10", failure="raise") as limiter:
+            assert [limiter.hit("a").allowed for _ in range(3)] == [True, True, False]
+            limiter.reset("a")
+            storage = unguarded(limiter.storage)
+            assert storage.write_document("blocks", b"{}", 0)
+            assert storage.sweep() == 0
+        with Ledger(url, clients="name") as ledger:
+            Limiter("2/hour as api", listeners=[ledger]).hit("user:42")
+            ledger.flush()
+            ledger.record_changes([Change(datetime.now(UTC), "ann", "block", "user:42", "")])
+            assert [row.client for row in ledger.top()] == ["user:42"]
+            assert [change.by for change in ledger.audit()] == ["ann"]
+    finally:
+        with psycopg.connect(owner, autocommit=True) as connection:
+            connection.execute(f"DROP OWNED BY {role}".encode())
+            connection.execute(f"DROP ROLE {role}".encode())
+
+
+def test_the_bill_of_the_guide_has_what_exceeds_the_quota(tmp_path: Path) -> None:
+    (rules,) = blocks("docs/ledger.md", "yaml")
+    policy, url = tmp_path / "policy.yaml", f"sqlite:///{tmp_path}/usage.db"
+    policy.write_text(rules.replace("1000000/", "2/"))
+    ledger = Ledger(url, clients="name")
+    with Gate(load_policy(policy), listeners=[ledger]) as gate:
+        for _ in range(3):
+            assert gate.decide(RequestView("GET", "/api/report", peer="192.0.2.1"))
+    assert ledger.close()
+    (month,) = ledger.months()
+    done = ratebound("ledger", "overage", "--month", month, "--format", "csv", "--ledger", url)
+    heading = next(block for block in blocks("docs/ledger.md", "text") if "overage" in block).splitlines()[0]
+    assert done.output.splitlines() == [heading, f"{month},192.0.2.1,api,3,1"]
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:

@@ -7,6 +7,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,9 @@ RESP on {resp}, the control plane on {admin}. In another terminal:
   curl -s {admin}/api/figures -H 'Authorization: Bearer {token}'
   RATEBOUND_ADMIN_TOKEN={token} .venv/bin/ratebound top --admin {admin} --once
 
+  # what clients have used this month; with --output report.html as a page with pictures
+  .venv/bin/ratebound ledger report --ledger {ledger}
+
   # what operators do on the dashboard: block a client, and see who did what
   curl -s {admin}/api/blocks -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' \\
     -d '{{"client": "192.0.2.66", "for": "1 minute", "reason": "scrapes"}}'
@@ -74,12 +78,14 @@ def traffic(url: str) -> Iterator[None]:
         sending.communicate()  # closes its input, which ends it
 
 
-def main() -> None:
+def main(folder: str) -> int:
+    """Serve until a signal, with a usage ledger in this folder. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=os.environ.get("PORT", "4290"))
     first = parser.parse_args().port
     ports = [first + place if first else 0 for place in range(4)]
     given = {name: str(port) for name, port in zip(("http", "grpc", "resp", "admin"), ports, strict=True)}
+    given |= {"ledger": f"sqlite:///{folder}/usage.db", "ledger_clients": "name", "ledger_every": "1"}
     try:
         settings = read_settings({**given, "policy": str(HERE / "policy.yaml"), "log_level": "error"})
         supervisor = Supervisor(settings)
@@ -91,15 +97,16 @@ def main() -> None:
     at = {f"{name}_at": url.rpartition("/")[2] for name, url in urls.items()}
     has_traffic = os.environ.get("TRAFFIC", "yes") != "no"
     told = {"traffic": ", with made-up traffic" if has_traffic else "", "dashboard": supervisor.dashboard}
-    told |= {"ask": ".venv/bin/ratebound ask", "token": supervisor.run_token or "TOKEN"}
+    told |= {"ask": ".venv/bin/ratebound ask", "token": supervisor.run_token or "TOKEN", "ledger": given["ledger"]}
     try:
         with traffic(urls["http"] if has_traffic else ""):
             print(LOOK.format(**urls, **at, **told), flush=True)
-            status = supervisor.run()
+            return supervisor.run()
     except KeyboardInterrupt:  # before the supervisor takes signals
-        status = 0
-    raise SystemExit(status)
+        return 0
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory(prefix="ratebound-") as made:
+        status = main(made)
+    raise SystemExit(status)

@@ -11,7 +11,8 @@ from ratebound.flow import run, run_async
 from ratebound.ledger import Ledger
 from ratebound.policy import AsyncGate, Gate
 from tests.admin.sites import READ_TOKEN, WRITE_TOKEN, Answered, a_policy, a_site, read, request_of
-from tests.ledger_report.filled import FORMULA, MARKUP, fill, filled_ledger
+from tests.ledger.ledgers import KINDS, new_url
+from tests.ledger_report.filled import FORMULA, MARKUP, fill, filled
 
 NOVEMBER = "since=2026-11-01&until=2026-12-01"
 SECRET = "a secret of the digests"
@@ -29,9 +30,14 @@ class AskedLedger:
         return read(asyncio.run(run_async(flow)) if isinstance(self.gate, AsyncGate) else run(flow))
 
 
+@pytest.fixture(scope="module", params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return filled(new_url(request.param, request, tmp_path_factory.mktemp("ledger")))
+
+
 @pytest.fixture(params=[Gate, AsyncGate], ids=lambda kind: kind.__name__)
-def asked(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AskedLedger]:
-    with Ledger(filled_ledger(tmp_path), clients="name", writes=False) as ledger:
+def asked(request: pytest.FixtureRequest, url: str) -> Iterator[AskedLedger]:
+    with Ledger(url, clients="name", writes=False) as ledger:
         yield AskedLedger(request.param, ledger)
 
 
@@ -128,6 +134,24 @@ def test_the_audit_trail_is_listed_for_readers(asked: AskedLedger) -> None:
 def test_what_is_wrong_is_said_with_its_field(asked: AskedLedger, path: str, field: str) -> None:
     answer = asked(f"api/ledger/{path}")
     assert (answer.status, answer.fields) == (422, [field]), answer.body
+
+
+def test_pages_that_ask_the_same_cost_as_much_as_one(asked: AskedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = asked(f"api/ledger/denials?{NOVEMBER}").json
+    selects: list[str] = []
+
+    def denials(self: Ledger, **times: Any) -> list[Any]:
+        selects.append("denials")
+        return []
+
+    monkeypatch.setattr(Ledger, "denials", denials)
+    assert asked(f"api/ledger/denials?{NOVEMBER}").json == first
+    assert selects == []
+    assert asked("api/ledger/denials?since=2026-11-01&until=2026-12-02").json == {"denials": []}
+    assert asked("api/ledger/denials").json == {"denials": []}
+    assert selects == ["denials"] * 2
+    monkeypatch.setattr("ratebound.admin.ledger_calls.FRESH", -1.0)
+    assert asked(f"api/ledger/denials?{NOVEMBER}").json == {"denials": []}
 
 
 def test_a_ledger_that_does_not_answer_is_503(tmp_path: Path) -> None:

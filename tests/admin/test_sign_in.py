@@ -37,6 +37,7 @@ def test_a_bearer_token_needs_no_session_and_no_csrf_header() -> None:
         "csrf": "",
         "live": False,
         "signs_in": True,
+        "ledger": False,
     }
     assert ask(site, "POST", "api/policy/check", {"text": "rules: []"}, token=WRITE_TOKEN).status == 200
 

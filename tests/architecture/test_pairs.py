@@ -18,6 +18,7 @@ from ratebound import (
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.policy import AsyncGate, Gate
 from ratebound.storage import AsyncStorage, Storage
+from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
 from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
@@ -35,6 +36,7 @@ PAIRS: list[tuple[type, type]] = [
     (GuardedStorage, AsyncGuardedStorage),
     (SharedMemoryStorage, AsyncSharedMemoryStorage),
     (SqliteStorage, AsyncSqliteStorage),
+    (MemcachedStorage, AsyncMemcachedStorage),
 ]
 # What only one of a pair has: threads that a child process renews, the twin, the event loops.
 ONLY_SYNC: dict[type, set[str]] = {
@@ -42,6 +44,7 @@ ONLY_SYNC: dict[type, set[str]] = {
     MemoryStorage: {"async_twin", "at_once", "renew", "keys", "max_keys", "weight", "evicted", "overflowed"},
     RedisStorage: {"async_twin", "renew"},
     GuardedStorage: {"async_twin"},
+    MemcachedStorage: {"async_twin", "answers", "job", "node_of", "reset_jobs"},
     SharedMemoryStorage: {"async_twin", "too_late", "damaged", "keys", "max_keys", "evicted", "overflowed"},
     SqliteStorage: {"async_twin", "peek"},
 }
@@ -59,6 +62,7 @@ OTHERWISE = {
     "memory",
     "name",
     "path",
+    "url",
 }  # arguments of another type, or with another default
 
 

@@ -26,10 +26,17 @@ def counting(**options: Any) -> UsageCounts:
     return UsageCounts(HOUR, **options)
 
 
+def take(counts: UsageCounts) -> list[Any]:
+    """Take what was counted, as a writer that writes it."""
+    found: list[Any] = counts.take()
+    counts.taken = {}
+    return found
+
+
 def sums_of(counts: UsageCounts) -> Sums:
     """Units, allowed, denied and overage by key and rule."""
     found: dict[tuple[str, str], list[int]] = {}
-    for _, key, rule, _, *numbers in counts.take():
+    for _, key, rule, _, *numbers in take(counts):
         sums = found.setdefault((key, rule), [0, 0, 0, 0])
         for place, number in enumerate(numbers):
             sums[place] += number
@@ -85,14 +92,14 @@ def test_settling_changes_units_in_the_bucket_of_the_decision() -> None:
     at = clock.now // HOUR
     clock.advance(7200)
     limiter.settle(decision, cost=4)
-    assert [(row[0], row[4], row[5]) for row in counts.take()] == [(at, 4, 1)]
+    assert [(row[0], row[4], row[5]) for row in take(counts)] == [(at, 4, 1)]
 
 
 def test_a_settlement_after_the_flush_is_a_negative_row() -> None:
     counts = counting()
     limiter = Limiter("50/day as d", listeners=[counts])
     decision = limiter.hit("ann", cost=10)
-    counts.take()
+    take(counts)
     limiter.settle(decision, cost=0)
     assert sums_of(counts) == {("ann", "d"): (-10, 0, 0, 0)}
 
@@ -174,7 +181,7 @@ def test_the_endpoint_of_a_request_is_counted_also_when_it_is_settled() -> None:
         verdict = gate.decide(request("/a", "POST"))
         gate.decide(request("/b"))
         gate.settle(verdict, cost=4)
-    assert sorted((row[3], row[4]) for row in counts.take()) == [("GET /b", 1), ("POST /a", 4)]
+    assert sorted((row[3], row[4]) for row in take(counts)) == [("GET /b", 1), ("POST /a", 4)]
 
 
 def test_counts_are_bounded_and_no_unit_is_lost() -> None:
@@ -200,6 +207,17 @@ def test_names_of_rules_are_bounded() -> None:
     assert OTHER in rules
 
 
+def test_who_is_interrupted_takes_the_same_again() -> None:
+    counts = counting()
+    limiter = Limiter("9/minute as m", listeners=[counts])
+    limiter.hit("ann")
+    first = counts.take()
+    limiter.hit("bob")
+    assert counts.take() == first
+    assert sums_of(counts) == {("ann", "m"): (1, 1, 0, 0)}
+    assert sums_of(counts) == {("bob", "m"): (1, 1, 0, 0)}
+
+
 def test_threads_lose_nothing_while_others_take() -> None:
     counts = counting()
     limiter = Limiter("1000000/day as d", listeners=[counts])
@@ -210,15 +228,15 @@ def test_threads_lose_nothing_while_others_take() -> None:
         for number in range(2000):
             limiter.hit(f"k{number % 7}")
 
-    def take() -> None:
+    def take_all() -> None:
         while not over.is_set():
-            taken.extend(counts.take())
+            taken.extend(take(counts))
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         threads = [threading.Thread(target=hit) for _ in range(4)]
-        taker = threading.Thread(target=take)
+        taker = threading.Thread(target=take_all)
         for thread in (taker, *threads):
             thread.start()
         for thread in threads:
@@ -227,7 +245,7 @@ def test_threads_lose_nothing_while_others_take() -> None:
         taker.join()
     finally:
         sys.setswitchinterval(interval)
-    taken += counts.take()
+    taken += take(counts)
     assert sum(row[4] for row in taken) == sum(row[5] for row in taken) == 8000
 
 
@@ -274,8 +292,8 @@ def test_counts_equal_a_plain_oracle(steps: list[Any]) -> None:
             key, rule, _ = asked[-max(denying)[1]]
             expected[bucket, key, rule, "denied"] += 1
 
-    def take() -> None:
-        for bucket, key, rule, _, *numbers in counts.take():
+    def take_all() -> None:
+        for bucket, key, rule, _, *numbers in take(counts):
             for name, number in zip(("units", "allowed", "denied", "overage"), numbers, strict=True):
                 found[bucket, key, rule, name] += number
 
@@ -292,10 +310,10 @@ def test_counts_equal_a_plain_oracle(steps: list[Any]) -> None:
                 expected[decision.at // HOUR, key, rule, "units"] += step[2] - charged
                 expected[decision.at // HOUR, key, rule, "overage"] += outcome.part if rule == "q" else 0
         elif step[0] == "take":
-            take()
+            take_all()
         elif step[0] == "tick":
             clock.advance(step[1])
-    take()
+    take_all()
     assert +found == +expected
     assert -found == -expected
 
@@ -335,3 +353,12 @@ def test_a_decision_that_no_ledger_has_counted_has_no_endpoint() -> None:
     assert decision.noted_endpoint() is None
     decision.note_endpoint("GET /")
     assert decision.noted_endpoint() == "GET /"
+
+
+def test_two_ledgers_of_which_one_leaves_endpoints_out_do_not_disturb_each_other() -> None:
+    by_endpoint, plain = counting(endpoint_of=lambda view: view.path), counting()
+    policy = Policy(rules=[Rule("all", "9/minute")])
+    with Gate(policy, storage="memory://", listeners=[by_endpoint, plain]) as gate:
+        gate.settle(gate.decide(request("/a")), cost=4)
+    assert [(row[3], row[4]) for row in take(by_endpoint)] == [("/a", 4)]
+    assert [(row[3], row[4]) for row in take(plain)] == [("", 4)]

@@ -1,5 +1,6 @@
 """The ledger in SQLite and PostgreSQL: what was used is written once, added up by day and month, and found again."""
 
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from ratebound.clock import SECOND
 from ratebound.ledger import Change, ClientUsage, EndpointUsage, Ledger, MonthlyOverage, RuleDenials
 from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy import Gate, Policy, Rule
+from ratebound.storage.postgres.address import read_url as read_address
+from ratebound.storage.postgres.connect import open_connection
+from ratebound.storage.postgres.migrations import upgrade
+from ratebound.storage.postgres.tables import migrations_of_states
 from ratebound.testing import FakeClock
 from tests.ledger.ledgers import opened, rows_of, totals_of_rules
 from tests.policy.gates import request
@@ -344,3 +349,31 @@ def test_old_usage_is_removed_and_the_audit_stays(ledger_url: str) -> None:
         assert rows_of(ledger) == {("user:42", "r", ""): (3, 3, 0, 0)}
         assert totals_of_rules(ledger) == {"r": (3, 3, 0, 0)}
         assert len(ledger.audit()) == 1
+
+
+def test_long_names_of_rules_and_endpoints_fit_into_the_index(ledger: Ledger) -> None:
+    name = "".join(chr(0x1F300 + number * number % 997) for number in range(500))  # which PostgreSQL cannot compress
+    with Gate(Policy(rules=[Rule("r" * 40, "9/minute", by="user")]), storage="memory://", listeners=[ledger]) as gate:
+        view = request("/", user=name[:250])
+        view.route = f"/{name}"
+        gate.decide(view)
+    ledger.flush()
+    (row,) = ledger.endpoints()
+    assert row.units == 1
+    assert row.endpoint.startswith(f"GET /{name[:90]}")
+
+
+def test_states_and_usage_may_share_a_database(ledger_url: str) -> None:
+    if ledger_url.startswith("postgres"):
+        address = read_address(ledger_url)
+        with closing(open_connection(address)) as connection:
+            upgrade(connection, address, "states", migrations_of_states())
+    for ledger in opened(ledger_url, every=0.01):
+        with Limiter("50/day as d", storage=ledger_url, listeners=[ledger]) as limiter:
+            decisions = [limiter.hit(f"k{number % 3}", cost=5) for number in range(60)]
+            limiter.settle(decisions[0], cost=1)
+        ledger.flush()
+        allowed = sum(decision.allowed for decision in decisions)
+        assert not any(decision.degraded for decision in decisions)
+        assert allowed == 30
+        assert totals_of_rules(ledger) == {"d": (146, 30, 30, 0)}

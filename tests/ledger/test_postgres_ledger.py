@@ -213,3 +213,21 @@ def test_a_server_that_sets_another_isolation_is_no_trouble(postgres: Postgres) 
             ledger.flush()
     assert rows_of(ledgers[0]) == {("a", "d", ""): (10, 10, 0, 0)}
     assert all(ledger.close() for ledger in ledgers)
+
+
+def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced(
+    postgres: Postgres, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Ledger(url, clients="name", every=3600) as ledger:
+        limiter = Limiter("9/day as d", listeners=[ledger])
+        limiter.hit("a")
+        ledger.flush()
+        with closing(open_connection(read_url(url))) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        limiter.hit("a")
+        ledger.flush()
+        assert rows_of(ledger) == {("a", "d", ""): (2, 2, 0, 0)}
+    assert caplog.messages == []

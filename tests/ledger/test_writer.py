@@ -16,12 +16,14 @@ import pytest
 from ratebound import AsyncLimiter, Limiter, StorageError
 from ratebound.ledger import Ledger
 from ratebound.ledger.usage_counts import OTHER
+from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy import AsyncGate, Policy, Rule
 from tests.databases import Postgres
 from tests.ledger.ledgers import make_tables, opened, rows_of, totals_of_rules
 from tests.proxy import Proxy
 
 LONG = os.environ.get("RATEBOUND_LONG") == "1"
+WATCHED = ("ledger/writer.py", "ledger/ledger.py", "ledger/usage_counts.py")
 WITHIN = 30.0  # seconds: a busy machine is no failure
 
 
@@ -279,3 +281,53 @@ def test_a_commit_whose_answer_was_lost_is_counted_once(postgres: Postgres) -> N
             assert rows_of(ledger) == {("a", "d", ""): (4, 4, 0, 0)}
     finally:
         proxy.close()
+
+
+def test_old_rows_are_removed_a_part_at_a_time(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    database: Any = ledger._database
+    monkeypatch.setattr("ratebound.ledger.database.SWEEPING", 0.0)
+    monkeypatch.setattr(f"{type(database).__module__}.SWEPT", 5)
+    database.write(b"w", 1, [UsageRecord(0, f"c{number:02}", "r", "", 1, 1, 0, 0) for number in range(12)])
+    found = []
+    for _ in range(3):
+        is_done = database.maintain(2_000_000_000, 86_400)
+        found.append((is_done, len(rows_of(ledger))))
+    assert found == [(False, 7), (False, 2), (True, 0)]
+
+
+def test_a_flush_that_is_interrupted_loses_nothing(sqlite_ledger: Ledger) -> None:
+    """Interrupted after each line of the ledger's own code, one after the other, until it comes to its end."""
+    limiter = Limiter("1000000/day as d", listeners=[sqlite_ledger])
+    sqlite_ledger.flush()
+    expected = interrupted = 0
+    is_complete = False
+    while not is_complete:
+        limiter.hit("a")
+        limiter.hit("b")
+        expected += 2
+        lines = 0
+
+        def interrupt(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal lines
+            if not frame.f_code.co_filename.endswith(
+                ("ledger/writer.py", "ledger/ledger.py", "ledger/usage_counts.py")
+            ):
+                return None
+            if event == "line" and frame.f_code.co_name != "__call__":
+                lines += 1
+                if lines > interrupted:  # noqa: B023
+                    raise KeyboardInterrupt
+            return interrupt
+
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            sqlite_ledger.flush()
+            is_complete = True
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(before)
+    sqlite_ledger.flush()
+    assert interrupted > 30
+    assert totals_of_rules(sqlite_ledger) == {"d": (expected, expected, 0, 0)}

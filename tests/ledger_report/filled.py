@@ -42,7 +42,11 @@ def fill(ledger: Ledger) -> None:
 
 def filled_ledger(folder: Path) -> str:
     """Make a ledger in a file, and return its URL."""
-    url = f"sqlite:///{folder}/usage.db"
+    return filled(f"sqlite:///{folder}/usage.db")
+
+
+def filled(url: str) -> str:
+    """Fill an empty ledger, and return its URL."""
     with Ledger(url, clients="name") as ledger:
         fill(ledger)
     return url

@@ -10,14 +10,15 @@ from click.testing import CliRunner, Result
 
 from ratebound.cli.ledger import ledger
 from ratebound.ledger import Ledger
-from tests.ledger_report.filled import FORMULA, MARKUP, MONTH, fill, filled_ledger
+from tests.ledger.ledgers import KINDS, new_url
+from tests.ledger_report.filled import FORMULA, MARKUP, MONTH, fill, filled
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return filled_ledger(tmp_path_factory.mktemp("ledger"))
+@pytest.fixture(scope="module", params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return filled(new_url(request.param, request, tmp_path_factory.mktemp("ledger")))
 
 
 def ran(url: str | None, *words: str, **environ: str | None) -> Result:

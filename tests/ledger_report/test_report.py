@@ -30,15 +30,17 @@ from ratebound.ledger.report import (
 )
 from ratebound.ledger.report_html import percent, report_html, visible
 from ratebound.ledger.report_pictures import axis_number, nice_ceiling
-from tests.ledger_report.filled import FORMULA, MARKUP, MONTH, filled_ledger
+from tests.ledger.ledgers import KINDS, new_url
+from tests.ledger_report.filled import FORMULA, MARKUP, MONTH, filled, filled_ledger
 
 NUMBERS = st.integers(min_value=-5, max_value=10**12)
 USED = st.builds(UsedUnits, NUMBERS, NUMBERS.map(abs), NUMBERS.map(abs), NUMBERS)
 
 
-@pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
-    with Ledger(filled_ledger(tmp_path_factory.mktemp("ledger")), clients="name", writes=False) as found:
+@pytest.fixture(scope="module", params=KINDS)
+def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    url = filled(new_url(request.param, request, tmp_path_factory.mktemp("ledger")))
+    with Ledger(url, clients="name", writes=False) as found:
         yield found
 
 

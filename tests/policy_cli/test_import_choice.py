@@ -1,6 +1,7 @@
 """Of many locations or routes one is chosen: imported policies choose as nginx and Kong do, whatever they are given."""
 
 import json
+import os
 import random
 from typing import Any
 
@@ -11,6 +12,7 @@ from ratebound.policy import PolicyError, read_policy
 from ratebound.policy.imports import import_envoy, import_kong, import_nginx
 from tests.policy.gates import gate_of, passes, request
 
+LONG = os.environ.get("RATEBOUND_LONG") == "1"
 PREFIXES = ["/", "/a", "/a/", "/a/b", "/a/b/", "/abc", "/d/"]
 ASKED = ["/", "/a/x", "/a/b/c", "/abc", "/abcd", "/a/bc", "/d/e", "/z"]  # a slash at the end is no difference here
 FREE = 50  # more than any limit here gives at once
@@ -18,7 +20,7 @@ FREE = 50  # more than any limit here gives at once
 Location = tuple[str, str, list[tuple[int, int]]]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(60 if LONG else 20))
 def test_the_location_is_that_of_nginx(seed: int) -> None:
     dice = random.Random(seed)
     zones = "".join(f"limit_req_zone $binary_remote_addr zone=z{n}:1m rate=1r/s;" for n in range(3))
@@ -59,7 +61,7 @@ def _chosen(locations: list[Location], path: str) -> list[tuple[int, int]]:
     return max(prefixes, key=lambda one: one[0])[1] if prefixes else []
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(60 if LONG else 20))
 def test_the_route_is_that_of_kong(seed: int) -> None:
     dice = random.Random(seed)
 
@@ -91,7 +93,7 @@ def test_the_route_is_that_of_kong(seed: int) -> None:
         assert passes(gate_of(text), request(path), most=FREE) == (count or FREE), (path, services, everyone, text)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(40 if LONG else 15))
 def test_the_consumer_comes_before_the_route_as_in_kong(seed: int) -> None:
     dice = random.Random(seed)
     counts = iter(dice.sample(range(1, 40), 12))
@@ -137,7 +139,7 @@ def test_the_consumer_comes_before_the_route_as_in_kong(seed: int) -> None:
 Descriptors = list[dict[str, Any]]
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(80 if LONG else 25))
 def test_the_descriptor_is_that_of_envoys_service(seed: int) -> None:
     dice = random.Random(seed)
 
@@ -205,7 +207,7 @@ VALUES += [[1], {"a": 1}, "ü", "free", "a b", "default", "{x}", "\n"]
 KEYS = ["remote_address", "path", "method", "host", "user_id", "plan", "x y", "_", "9k", "jwt", "address", "header:x"]
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(150 if LONG else 50))
 def test_any_descriptors_give_a_policy_that_loads_or_a_clear_error(seed: int) -> None:
     dice = random.Random(seed)
 

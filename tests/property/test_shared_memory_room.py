@@ -1,5 +1,6 @@
 """Room in a zone: which states must stay, against the rules of memory; and blocks of states that grow and shrink."""
 
+import os
 import random
 
 import pytest
@@ -31,6 +32,7 @@ from tests.property.strategies import START, costs, gaps, limits, near
 from tests.shared_memory.room import check_blocks, evicted, stored
 from tests.zones import fresh_zone
 
+LONG = os.environ.get("RATEBOUND_LONG") == "1"
 HOUR = 3_600_000_000
 
 
@@ -93,7 +95,7 @@ LINE = Limit(100, 100_000_000, 1, "token-bucket", "line")  # waiters that give t
 POOL = (LOG, SLOTS, VALUES, LINE)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4 if LONG else 2))
 def test_states_that_grow_and_shrink_lose_no_block_and_no_entry(seed: int) -> None:
     """Every step is answered as by the kernels over a dict, and after it each block is in exactly one chain."""
     choose = random.Random(seed)

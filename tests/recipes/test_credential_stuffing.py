@@ -15,6 +15,7 @@ from ratebound.testing import FakeClock
 from ratebound.web import Rejected, WebGate
 from tests.recipes.pages import code, recipe
 
+LONG = os.environ.get("RATEBOUND_LONG") == "1"
 OFFICE = "203.0.113.1"
 runs = itertools.count()
 
@@ -51,6 +52,10 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     storage = RedisStorage(f"{server.url}?timeout=5&connect_timeout=5&prefix={prefix}", clock=clock)
     yield Site(storage, clock)
     storage.close()
+
+
+# One attack runs on Redis by default, and all of them in the long run.
+MOSTLY_IN_MEMORY = pytest.mark.parametrize("site", ["memory", "redis"] if LONG else ["memory"], indirect=True)
 
 
 @pytest.fixture
@@ -116,11 +121,13 @@ def attack(site: Site, seconds: int) -> int:
     return passed
 
 
+@MOSTLY_IN_MEMORY
 def test_one_account_attacked_from_a_thousand_addresses_takes_thirty_guesses_an_hour(site: Site) -> None:
     assert attack(site, 3601) == 30
     assert attack(site, 3600) == 20
 
 
+@MOSTLY_IN_MEMORY
 def test_a_correct_login_during_the_attack_is_denied_and_passes_three_minutes_after_it_at_the_latest(
     site: Site,
 ) -> None:

@@ -1,12 +1,15 @@
 """The usage ledger of a service in real processes: what workers decide is written, and the control plane reads it."""
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from ratebound.ledger import Ledger
+from tests.databases import Postgres
+from tests.ledger.ledgers import make_tables
 from tests.servers import wait_until
 from tests.service.running_service import CLIENT, RunningService, running_service
 
@@ -143,3 +146,41 @@ def test_passwords_of_the_ledger_are_in_no_log(tmp_path: Path) -> None:
     )
     assert [row.allowed for row in ledger.usage("203.0.113.7")] == [1]
     assert b"203.0.113.7" not in (tmp_path / "usage.db").read_bytes()
+
+
+def test_postgresql_that_is_killed_and_comes_back_has_everything(fresh_postgres: Postgres) -> None:
+    url = fresh_postgres.new_database()
+    make_tables(url)
+    environ = TOKENS | ledger_of(Path()) | {"RATEBOUND_LEDGER": url}
+    with running_service("--workers", "2", policy=POLICY, environ=environ) as service:
+        service.ask("/v1/decide", LOGIN)
+        wait_until(lambda: get(service, "ledger/denials").json().get("denials"), 20, "the ledger is written")
+        fresh_postgres.kill()
+        for _ in range(9):
+            service.ask("/v1/decide", LOGIN)
+        assert CLIENT.get(service.url("admin") + "/readyz").status_code == 200
+        assert get(service, "ledger/denials").status_code == 503
+        fresh_postgres.start()
+
+        def is_whole() -> bool:
+            found = get(service, "ledger/denials").json().get("denials", [])
+            return [(one["allowed"], one["denied"]) for one in found] == [(2, 8)]
+
+        wait_until(is_whole, 30, "all decisions are in the ledger")
+
+
+def test_a_ledger_that_hangs_does_not_keep_operators_from_other_calls(fresh_postgres: Postgres) -> None:
+    url = fresh_postgres.new_database()
+    make_tables(url)
+    environ = TOKENS | ledger_of(Path()) | {"RATEBOUND_LEDGER": url, "RATEBOUND_REQUEST_TIMEOUT": "1"}
+    with running_service(policy=POLICY, environ=environ) as service:
+        fresh_postgres.pause()
+        try:
+            with ThreadPoolExecutor(8) as threads:
+                asked = [threads.submit(get, service, f"ledger/totals?since=2026-11-{day:02}") for day in range(1, 9)]
+                assert get(service, "rules").status_code == 200
+                assert service.ask("/v1/decide", LOGIN)["allowed"]
+                assert {one.result().status_code for one in asked} == {503}
+        finally:
+            fresh_postgres.resume()
+        wait_until(lambda: get(service, "ledger/denials").json().get("denials"), 30, "the ledger is written")

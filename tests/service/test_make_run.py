@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import wait_until
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -57,6 +59,15 @@ def run(command: str, status: int = 0) -> str:
     return done.stdout
 
 
+def test_the_ledger_reports_what_the_traffic_has_used(printed: str) -> None:
+    (command,) = commands(
+        printed, "what clients have used this month; with --output report.html as a page with pictures"
+    )
+    file = Path(command.rpartition("sqlite:///")[2])
+    wait_until(file.exists, 20, "the ledger is written")
+    assert "Usage in " in run(command)
+
+
 def test_the_policy_decides(printed: str) -> None:
     curl, ask = commands(printed, "the policy decides")
     assert json.loads(run(curl))["allowed"] is True
@@ -97,4 +108,4 @@ def test_operators_look_and_act(printed: str) -> None:
 
 
 def test_every_printed_command_was_tried_here(printed: str) -> None:
-    assert len(re.findall(r"(?m)^  (?:curl|\.venv|RATEBOUND)", printed)) == 14
+    assert len(re.findall(r"(?m)^  (?:curl|\.venv|RATEBOUND)", printed)) == 15

@@ -17,7 +17,7 @@ from ratebound import (
     StorageError,
     parse_limit,
 )
-from ratebound.events import Called, Decided, Degraded, Event, Recovered
+from ratebound.events import Called, Decided, Degraded, Event, Recovered, Settled
 from ratebound.limit import Group
 from ratebound.observe import LogListener
 from ratebound.storage.guard.guarded import GuardedStorage
@@ -80,16 +80,17 @@ def test_a_recovery_is_told_before_the_next_outage_even_if_it_is_still_written_b
     assert kinds == [Degraded, Recovered, Degraded]
 
 
-def test_a_limiter_tells_of_each_decision_but_not_of_peeks_settlements_and_resets(clock: FakeClock) -> None:
+def test_a_limiter_tells_of_each_decision_and_settlement_but_not_of_peeks_and_resets(clock: FakeClock) -> None:
     heard: list[Any] = []
     limiter = Limiter("3/minute", storage=MemoryStorage(clock=clock), sleep=clock.sleep, listeners=[heard.append])
     decisions = [limiter.hit("a"), *limiter.hit_many(["b", "c"]), limiter.check(Check("d", parse_limit("1/minute")))]
     decisions.append(limiter.wait("a"))
     limiter.peek("a")
-    limiter.settle(decisions[0], cost=2)
+    settled = limiter.settle(decisions[0], cost=2)
     with pytest.raises(RateLimited) as refused:
         limiter.wait("a", cost=3)
     limiter.reset("a")
+    assert heard.pop(len(decisions)) == Settled(decisions[0], settled)
     assert [event.decision for event in heard] == [*decisions, refused.value.decision]
     assert all(isinstance(event, Decided) and 0 <= event.seconds < 5 for event in heard)
     later: list[Any] = []

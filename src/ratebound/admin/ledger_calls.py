@@ -4,6 +4,7 @@ A ledger may keep the names of clients. They are shown as digests, unless the ca
 write and is recorded by the caller. The digests are made with a random key, so they differ between processes.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -25,6 +26,8 @@ NO_LEDGER = (
 )
 RETRY = {"Retry-After": "1"}
 USUAL = timedelta(days=30)  # of a question without a beginning
+FRESH = 10.0  # seconds for which an answer is kept
+MOST_KEPT = 100  # answers
 MOST_SPANS = 10_000
 TOO_MANY = f"these are more than {MOST_SPANS} spans of time: ask for longer ones, or for less time"
 NUMBERS = ("units", "allowed", "denied", "overage")
@@ -37,6 +40,7 @@ class LedgerCalls:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._digest = naming(None)
+        self._kept: dict[tuple[Any, ...], tuple[float, Answer]] = {}  # by question: when it was asked, and the answer
         self._methods: dict[str, Callable[[Arguments], Answer]] = {
             "usage_history": self._usage,
             "ledger_totals": self._totals,
@@ -47,7 +51,21 @@ class LedgerCalls:
         }
 
     def answer(self, name: str, arguments: Arguments) -> Answer:
-        """Return the answer of a call for JSON. Raises CallError."""
+        """Return the answer of a call for JSON. Raises CallError.
+
+        An answer about a time with a given end is kept for some seconds, so that many open pages cost as much as one.
+        """
+        if "until" not in arguments or arguments.get("names"):
+            return self._asked(name, arguments)
+        question = (name, *sorted(arguments.items()))
+        kept = self._kept.get(question)
+        if kept is None or time.monotonic() - kept[0] > FRESH:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept = {}
+            kept = self._kept[question] = time.monotonic(), self._asked(name, arguments)
+        return kept[1]
+
+    def _asked(self, name: str, arguments: Arguments) -> Answer:
         try:
             return self._methods[name](arguments)
         except StorageError as error:

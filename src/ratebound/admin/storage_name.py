@@ -3,6 +3,7 @@
 from typing import Any
 
 from ratebound.storage import unguarded
+from ratebound.storage.memcached.address import MemcachedAddress
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.postgres.address import PostgresAddress
 from ratebound.storage.sqlite.address import SqliteAddress
@@ -17,7 +18,7 @@ def storage_name(storage: Any) -> str:
     if zone is not None:
         return f"shm://{zone.name}"
     address = getattr(storage, "address", None)
-    if isinstance(address, PostgresAddress | SqliteAddress):
+    if isinstance(address, PostgresAddress | SqliteAddress | MemcachedAddress):
         return address.url
     if address is not None and hasattr(address, "hosts"):
         return _redis_url(address)

@@ -13,7 +13,6 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from ratebound.errors import StorageError
 from ratebound.ledger.client_names import storable
 from ratebound.ledger.database import LedgerDatabase
 from ratebound.ledger.queries import microseconds_at
@@ -21,7 +20,7 @@ from ratebound.policy.runtime.operator_documents import Change
 
 log = logging.getLogger("ratebound")
 
-PATIENCE = 5.0  # seconds for the changes of a gate for tasks
+PATIENCE = 2.0  # seconds for the changes of a gate for tasks
 MOST_KNOWN = 10_000  # changes that are known to be in the ledger
 
 
@@ -59,9 +58,9 @@ class AuditTrail:
         for gate in self._gates:
             try:
                 changes = self._changes_of(gate)
-            except (StorageError, TimeoutError) as error:
+            except Exception as error:  # also of a gate that is closed: usage is written whatever happens here
                 if not self._failed:
-                    log.warning("changes of operators could not be copied into the ledger: %s", error)
+                    log.warning("changes of operators could not be copied into the ledger: %s", error or type(error))
                 self._failed = True
             else:
                 self._failed = False

@@ -44,6 +44,8 @@ class ClientNames:
         return self._name(storable(name))
 
 
-def storable(text: str) -> str:
-    """Return a text that every database can store: without NUL, and without surrogates that stand alone."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+def storable(text: str, most: int | None = None) -> str:
+    """Return a text that every database can store: without NUL, and without surrogates that stand alone. It is cut to
+    `most` bytes, because an index has no room for long texts."""
+    encoded = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace")
+    return encoded[:most].decode("utf-8", "ignore")

@@ -1,14 +1,17 @@
 """The seam between the ledger and its database. Each kind of database is opened by the one file that knows it."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
 from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy.runtime.operator_documents import Change
 from ratebound.storage.secrecy import hidden
+from ratebound.storage.urls import check_storage_is_installed
 
 MOST_UNITS = 2**53  # numbers are capped here, so that sums of them fit into the integers of both databases
+SWEEPING = 1.0  # seconds for which old rows are removed at once
 FLUSHES_KEPT = 90 * 86_400  # seconds for which the last flush of a writer is remembered
 
 KINDS = {
@@ -36,8 +39,11 @@ class LedgerDatabase(Protocol):
     def select(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query, over a connection of its own."""
 
-    def maintain(self, now: int, keep: int | None) -> None:
-        """Make room ahead, and remove what is older than `keep` seconds; None keeps all. `now` is in seconds."""
+    def maintain(self, now: int, keep: int | None) -> bool:
+        """Make room ahead, and remove what is older than `keep` seconds; None keeps all. `now` is in seconds.
+
+        Return False if there is more to remove, and it would take too long at once.
+        """
 
     def hurry(self, seconds: float) -> None:
         """Let no call take longer than this from now on: the program ends."""
@@ -57,8 +63,19 @@ def open_database(url: object) -> LedgerDatabase:
     found = KINDS.get(url.partition(":")[0].lower())
     if found is None:
         raise ValueError(f"cannot open ledger {hidden(url)}: expected 'sqlite:///usage.db' or 'postgresql://host/db'")
+    check_storage_is_installed(url)
     database: LedgerDatabase = getattr(import_module(found[0]), found[1])(url)
     return database
+
+
+def sweep(remove: Callable[[], int], most: int) -> bool:
+    """Call `remove`, which removes `most` rows if there are so many, until fewer are left. Return False if the time is
+    over before."""
+    ends = time.monotonic() + SWEEPING
+    while remove() == most:
+        if time.monotonic() > ends:
+            return False
+    return True
 
 
 def capped(number: int) -> int:

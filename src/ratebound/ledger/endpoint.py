@@ -14,8 +14,9 @@ MOST_SEGMENTS = 10
 LONGEST = 200  # characters of a name
 ID = "{id}"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY"})
-# Numbers, UUIDs, long hexadecimal digests, and what is too long for a word.
-LIKE_AN_ID = re.compile(r"\d+|[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{16,}|.{41,}", re.DOTALL)
+# Numbers, UUIDs and dates (five digits or more), long hexadecimal digests, addresses of mail, and what is too long for
+# a word.
+LIKE_AN_ID = re.compile(r"\d+|(?:\D*\d){5}.*|[0-9A-Fa-f]{16,}|.*(?:@|%40).*|.{41,}", re.DOTALL)
 
 
 class EndpointNames:

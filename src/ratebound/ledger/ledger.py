@@ -44,6 +44,7 @@ log = logging.getLogger("ratebound")
 
 T = TypeVar("T")
 AT_EXIT = 5.0  # seconds to write what is left when the program ends
+LONGEST = 400  # bytes of the name of a rule or an endpoint
 LONGEST_EVERY = 3600.0  # seconds between two flushes
 
 
@@ -56,10 +57,10 @@ class Ledger:
     clients are written. Digests need a `secret`, which all processes share. With `endpoints=False` all endpoints are
     counted together. A ledger with `writes=False` only answers queries.
 
-    `close`, and the end of the program, write what is left. A process that is killed loses at most what it has counted
-    in the last `every` seconds, and nothing is ever counted twice. An outage of the database loses nothing as long as
-    the process lives: up to 100 000 combinations of client, rule and endpoint wait in memory; the usage of further
-    clients is then added up as "other".
+    `close`, and the end of the program, write what is left. A process that is killed loses what it has counted since
+    its last flush: at most `every` seconds while the database answers. Nothing is counted twice. An outage of the
+    database loses nothing as long as the process lives: up to 100 000 combinations of client, rule and endpoint wait in
+    memory; the usage of further clients is then added up as "other".
 
     Queries raise StorageError if the database does not answer. They do not see what is not written yet: see `flush`.
     """
@@ -103,7 +104,8 @@ class Ledger:
 
     def flush(self) -> None:
         """Write all that was counted so far. Raises StorageError if that is not possible now: it is tried again."""
-        self._writer.flush()
+        if self._writes:
+            self._writer.flush()
 
     def close(self, timeout: Duration = AT_EXIT) -> bool:
         """Write what is left, for at most `timeout` seconds, and count nothing from now on. Queries still work.
@@ -118,7 +120,10 @@ class Ledger:
         atexit.unregister(self._close_at_exit)
         if self._finalizer is not None:
             self._finalizer.cancel()
-        is_done = self._writer.close(seconds) if self._writes else True
+        if not self._writes:
+            self._database.disconnect()
+            return True
+        is_done = self._writer.close(seconds)
         if not is_done:
             state = self._writer.state
             log.error("the ledger could not be written, and %d entries are lost: %s", state.pending, state.error)
@@ -276,10 +281,8 @@ class Ledger:
             client = names.get(key)
             if client is None:
                 client = names[key] = self._names.under(key)
-            bucket = number * self._bucket
-            found.append(
-                UsageRecord(bucket, client, storable(rule), storable(endpoint), units, allowed, denied, overage)
-            )
+            names_of_place = storable(rule, LONGEST), storable(endpoint, LONGEST)
+            found.append(UsageRecord(number * self._bucket, client, *names_of_place, units, allowed, denied, overage))
         return merged(found)
 
 

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from ratebound.calendar_period import Calendar
 from ratebound.clock import SECOND
 from ratebound.errors import StorageError
-from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS, totals_of
+from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS, sweep, totals_of
 from ratebound.ledger.postgres_tables import COMPONENT, MIGRATIONS, OTHER_MONTHS, USAGE
 from ratebound.ledger.queries import microseconds_at
 from ratebound.ledger.usage_rows import UsageRecord
@@ -23,6 +24,7 @@ from ratebound.storage.postgres.connect import Connection, DatabaseError, open_c
 from ratebound.storage.postgres.migrations import newer, version_of
 
 PATIENCE = 10.0  # seconds for a statement: a writer is never in the path of a request
+ASKED = 60.0  # seconds for a query: the top clients of a year take long
 LOCKED = "2s"  # for which a new partition waits for the table: everybody who comes later would wait, too
 LOCK = 0x7261_7465_6C65_6467  # the key of an advisory lock: one process at a time makes and removes partitions
 AHEAD = 3  # months that have a partition: this one and the next two
@@ -31,11 +33,13 @@ MONTH = re.compile(rf"{USAGE}_([0-9]{{4}})_([0-9]{{2}})")
 MONTHS = Calendar("month")
 NO_PRIVILEGE, MISPLACED = "42501", "23514"  # SQLSTATEs: of the user; rows of a new partition are in "other"
 
+KEYS = {USAGE: "bucket, client, rule, endpoint", f"{USAGE}_totals": "bucket, rule"}
 _TABLES = (USAGE, f"{USAGE}_totals", "ratebound_flushes", "ratebound_audit")
 _ADDING = ", ".join(
     f"{name} = LEAST(GREATEST(old.{name} + excluded.{name}, -{MOST_UNITS}), {MOST_UNITS})"
     for name in ("units", "allowed", "denied", "overage")
 )
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 ADD_USAGE = (
     f"INSERT INTO {USAGE} AS old SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[],"
     f" %s::bigint[], %s::bigint[], %s::bigint[]) ON CONFLICT (bucket, client, rule, endpoint) DO UPDATE SET {_ADDING}"
@@ -85,7 +89,7 @@ class PostgresLedger:
 
     def select(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query; see LedgerDatabase."""
-        connection = self._open(PATIENCE)
+        connection = self._open(ASKED)
         try:
             found: list[tuple[Any, ...]] = self._run(connection, statement.replace("?", "%s"), parameters).fetchall()
             return found
@@ -94,7 +98,7 @@ class PostgresLedger:
         finally:
             connection.close()
 
-    def maintain(self, now: int, keep: int | None) -> None:
+    def maintain(self, now: int, keep: int | None) -> bool:
         """Make partitions of the next months, and remove old ones; see LedgerDatabase.
 
         Whole months are removed, as soon as all of a month is older than `keep`.
@@ -102,11 +106,9 @@ class PostgresLedger:
         with self._writing() as connection:
             self._run(connection, "DELETE FROM ratebound_flushes WHERE at < %s", (now - FLUSHES_KEPT,))
         month = MONTHS.index_at(now * SECOND)
-        try:
-            self._make_partitions(range(month, month + AHEAD))
-        finally:
-            if keep is not None:
-                self._remove_before(MONTHS.index_at((now - keep) * SECOND))
+        is_done = keep is None or self._remove_before(MONTHS.index_at((now - keep) * SECOND))
+        self._make_partitions(range(month, month + AHEAD))
+        return is_done
 
     def hurry(self, seconds: float) -> None:
         """Let no write take longer than this. Another connection is needed for that."""
@@ -133,7 +135,7 @@ class PostgresLedger:
         for month in months:
             name = partition_name(month)
             with self._writing() as connection:
-                if name in self._partitions(connection) or not self._may_change(connection):
+                if not self._may_change(connection) or name in self._partitions(connection):
                     continue
                 try:
                     with connection.transaction():
@@ -155,8 +157,9 @@ class PostgresLedger:
         )
         self._run(connection, f"ALTER TABLE {USAGE} ATTACH PARTITION {name} {_bounds(month)}")
 
-    def _remove_before(self, month: int) -> None:
-        """Remove all usage before a month. Partitions are dropped; what is left elsewhere is deleted in parts."""
+    def _remove_before(self, month: int) -> bool:
+        """Remove all usage before a month. Partitions are dropped; what is left elsewhere is deleted in parts. Return
+        False if not all of it was."""
         with self._writing() as connection:
             found = [name for name in self._partitions(connection) if _is_before(name, month)]
         for name in found:
@@ -168,16 +171,14 @@ class PostgresLedger:
                         if error.sqlstate != NO_PRIVILEGE:
                             raise
                         raise _NotAllowed from error
-        for table, key in ((USAGE, "bucket, client, rule, endpoint"), (f"{USAGE}_totals", "bucket, rule")):
-            removed = SWEPT
-            while removed == SWEPT:
-                with self._writing() as connection:
-                    removed = self._run(
-                        connection,
-                        f"DELETE FROM {table} WHERE ({key}) IN"
-                        f" (SELECT {key} FROM {table} WHERE bucket < %s LIMIT {SWEPT})",
-                        (_start(month),),
-                    ).rowcount
+        return all(sweep(partial(self._remove, table, _start(month)), SWEPT) for table in KEYS)
+
+    def _remove(self, table: str, before: int) -> int:
+        """Remove some rows of before an instant. Return how many."""
+        key = KEYS[table]
+        statement = f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE bucket < %s LIMIT {SWEPT})"
+        with self._writing() as connection:
+            return int(self._run(connection, statement, (before,)).rowcount)
 
     def _partitions(self, connection: Connection) -> list[str]:
         rows = connection.execute(PARTITIONS.encode(), (self._address.table(USAGE),)).fetchall()
@@ -200,10 +201,7 @@ class PostgresLedger:
         """Run the body in a transaction. Raises StorageError; then it may or may not have been committed."""
         with self._lock:
             try:
-                if self._connection is None:
-                    self._connection = self._open(self._patience)
-                connection = self._connection
-                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+                connection = self._begun()
                 yield connection
                 connection.execute("COMMIT")
             except DatabaseError as error:
@@ -212,6 +210,18 @@ class PostgresLedger:
             except BaseException:
                 self._drop()
                 raise
+
+    def _begun(self) -> Connection:
+        """Return the connection, in a new transaction. One that was closed while it was idle is replaced."""
+        if self._connection is not None:
+            try:
+                self._connection.execute(BEGIN)
+                return self._connection
+            except DatabaseError:
+                self._drop()
+        self._connection = self._open(self._patience)
+        self._connection.execute(BEGIN)
+        return self._connection
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

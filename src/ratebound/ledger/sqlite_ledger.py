@@ -5,10 +5,11 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ratebound.errors import StorageError
-from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS, totals_of
+from ratebound.ledger.database import FLUSHES_KEPT, MOST_UNITS, sweep, totals_of
 from ratebound.ledger.queries import microseconds_at
 from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy.runtime.operator_documents import Change
@@ -95,19 +96,22 @@ class SqliteLedger:
                 return []
             return until_free(self._address, ends, lambda: connection.execute(statement, parameters).fetchall())
 
-    def maintain(self, now: int, keep: int | None) -> None:
+    def maintain(self, now: int, keep: int | None) -> bool:
         """Remove what is too old, a part at a time; see LedgerDatabase."""
         with self._writing() as connection:
             connection.execute("DELETE FROM ratebound_flushes WHERE at < ?", (now - FLUSHES_KEPT,))
-        for table, key in KEYS.items() if keep is not None else ():
-            removed = SWEPT
-            while removed == SWEPT:
-                with self._writing() as connection:
-                    removed = connection.execute(
-                        f"DELETE FROM {table} WHERE ({key}) IN"
-                        f" (SELECT {key} FROM {table} WHERE bucket < ? LIMIT {SWEPT})",
-                        (now - (keep or 0),),
-                    ).rowcount
+        if keep is None:
+            return True
+        return all(sweep(partial(self._remove, table, now - keep), SWEPT) for table in KEYS)
+
+    def _remove(self, table: str, before: int) -> int:
+        """Remove some rows of before an instant. Return how many."""
+        key = KEYS[table]
+        with self._writing() as connection:
+            return connection.execute(
+                f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE bucket < ? LIMIT {SWEPT})",
+                (before,),
+            ).rowcount
 
     def hurry(self, seconds: float) -> None:
         """Let no write take longer than this."""

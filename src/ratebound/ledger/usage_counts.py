@@ -73,6 +73,7 @@ class UsageCounts:
         "_rules",
         "endpoint_of",
         "most",
+        "taken",
     )
 
     ignores_verdicts: ClassVar[bool] = True
@@ -96,6 +97,7 @@ class UsageCounts:
         # Reentrant: a signal handler may count in the middle of a count. Compiled code runs none there.
         self._lock = Mutex() if COMPILED else cast(Mutex, threading.RLock())
         self._entries: dict[EntryKey, CountedUsage] = {}
+        self.taken: dict[EntryKey, CountedUsage] = {}
         self._rules: dict[str, AskRule] = {}
         self._rule_names: dict[str, str] = {}
 
@@ -111,7 +113,8 @@ class UsageCounts:
         if not decision.allowed:
             self._denied(decision, endpoint)
             return
-        decision._endpoint = endpoint
+        if self.endpoint_of is not None or decision.noted_endpoint() is None:
+            decision._endpoint = endpoint  # another ledger may have noted one, and this one leaves endpoints out
         # Nearly every decision is about one key: it is counted in as few calls as possible.
         if isinstance(decision, OneLimitDecision):
             key, limits, cost, at = decision._key, decision._plan.limits, decision._cost, decision._answer[5]
@@ -138,13 +141,17 @@ class UsageCounts:
         self._add(place, cost, 1, 0, 0)
 
     def take(self) -> list[Counted]:
-        """Return all counts, and begin again at zero. Entries in which nothing is left are left out."""
+        """Return all counts, and begin again at zero. Entries in which nothing is left are left out.
+
+        They are kept in `taken` until the caller sets that to `{}`: one that is interrupted takes the same again.
+        """
         empty: dict[EntryKey, CountedUsage] = {}
         with self._lock:
-            entries = self._entries
-            self._entries = empty
+            if not self.taken:
+                # One statement without a call: no signal handler comes between.
+                self.taken, self._entries = self._entries, empty
         found: list[Counted] = []
-        for key, entry in entries.items():
+        for key, entry in self.taken.items():
             if entry.units or entry.allowed or entry.denied or entry.overage:
                 found.append((*key, entry.units, entry.allowed, entry.denied, entry.overage))
         return found

@@ -29,7 +29,7 @@ RETRIED_AFTER = 0.1  # seconds between two attempts while the ledger closes
 
 
 class LedgerWriter:
-    """Writes counts to a database every `every` seconds. `record_of` makes records of what was counted.
+    """Writes counts to a database every `every` seconds. `records` takes what was counted, and makes records of it.
 
     `begin` starts the thread, `close` ends it. In a forked child it has nothing to write, and no thread.
     """
@@ -64,7 +64,7 @@ class LedgerWriter:
         self._stopping = False
         self._ends = math.inf  # when the time to write is over, once the ledger closes
         self._thread: threading.Thread | None = None
-        self._maintained = -MAINTAINED_EVERY
+        self._maintained = 0.0  # when to maintain the database next
         self._flushes = self._failures = 0
         self._error = ""
         self._counts.clear()
@@ -151,7 +151,7 @@ class LedgerWriter:
     def _write(self) -> None:
         self._maintain()  # first, so that there is room for what is written
         self._write_pending()  # what failed before keeps its numbers
-        self._number_records(self._records())
+        self._take()
         self._write_pending()
         self._trail.copy(self._database)
         if self._error:
@@ -169,20 +169,24 @@ class LedgerWriter:
             self._pending.popleft()
         self._flushes += 1
 
-    def _number_records(self, records: list[UsageRecord]) -> None:
+    def _take(self) -> None:
+        """Number what was counted. Nothing is pending before. A signal handler that raises here changes nothing."""
         # In one order for all writers: two that add to the same rows never wait for each other in a circle.
-        records.sort()
+        records = sorted(self._records())
+        pending: deque[tuple[int, list[UsageRecord]]] = deque()
         for place in range(0, len(records), MOST_RECORDS):
             self._number += 1
-            self._pending.append((self._number, records[place : place + MOST_RECORDS]))
+            pending.append((self._number, records[place : place + MOST_RECORDS]))
+        self._pending, self._counts.taken = pending, {}  # one statement without a call: see `UsageCounts.take`
 
     def _maintain(self) -> None:
         """Make room and remove what is old, now and then. A failure leaves what was written as it is."""
-        if time.monotonic() - self._maintained < MAINTAINED_EVERY:
+        if self._stopping or time.monotonic() < self._maintained:
             return
-        self._maintained = time.monotonic()
+        self._maintained = time.monotonic() + MAINTAINED_EVERY
         try:
-            self._database.maintain(int(time.time()), self._keep)
+            if not self._database.maintain(int(time.time()), self._keep):
+                self._maintained = 0.0
         except StorageError as error:
             log.warning("the ledger could not be maintained: %s", error)
 

@@ -29,8 +29,7 @@ RETRY = {"Retry-After": "1"}
 UNSURE = "The worker has not answered: {reason}. The call may have been carried out: look before you repeat it."
 NO_WORKER = "No worker could be asked: {reason}. Nothing was changed."
 NO_ANSWER = "No worker answers: {reason}."
-MOST_QUESTIONS = 4  # to the ledger at once
-BUSY_LEDGER = f"The ledger answers {MOST_QUESTIONS} other questions."
+MOST_QUESTIONS = 4  # to the ledger at once: a database that hangs must not take all threads
 SLOW_LEDGER = "The ledger has not answered within {seconds:g} s. Ask for less time, or look at its database."
 
 
@@ -51,7 +50,7 @@ class ServiceCalls:
         self._watched: float | None = None  # when somebody has last looked
         self._ledger = None if ledger is None else LedgerCalls(ledger)
         self.has_ledger = ledger is not None
-        self._asking = 0  # questions to the ledger that are not answered yet
+        self._may_ask = asyncio.Semaphore(MOST_QUESTIONS)
 
     def take(self, own: Sequence[Any], others: Iterable[Any], problem: str) -> None:
         """Take the figures of each worker, None for one that is silent, and of other processes, once a second."""
@@ -117,24 +116,35 @@ class ServiceCalls:
         """Read the ledger in a thread. Names are shown only if a worker has recorded that."""
         if self._ledger is None:
             raise CallError(404, NO_LEDGER)
-        if self._asking >= MOST_QUESTIONS:  # a database that hangs must not take all threads
-            raise CallError(503, BUSY_LEDGER, headers=RETRY)
-        self._asking += 1
-        question = asyncio.get_running_loop().run_in_executor(None, self._ledger.answer, name, arguments)
-        question.add_done_callback(self._answered)
         try:
-            found = await asyncio.wait_for(asyncio.shield(question), self._seconds)
+            async with asyncio.timeout(self._seconds):
+                await self._may_ask.acquire()
+                question = asyncio.get_running_loop().run_in_executor(None, self._ledger.answer, name, arguments)
+                question.add_done_callback(self._answered)
+                found = await asyncio.shield(question)
         except TimeoutError:
             raise CallError(503, SLOW_LEDGER.format(seconds=self._seconds), headers=RETRY) from None
         if is_audited(name, arguments):
-            action, target, detail = names_shown(found)
-            log_call(name, arguments, operator)
-            entry = {"action": action, "target": target, "detail": detail, "by": operator.name}
-            await self._asked("record", self._seconds, can_repeat=False, **entry)
+            await self._record(name, arguments, operator, names_shown(found))
         return found
 
+    async def _record(
+        self, name: str, arguments: dict[str, Any], operator: Operator, shown: tuple[str, str, str]
+    ) -> None:
+        """Let a worker note in the log of changes what an operator sees. Raises CallError if none can."""
+        entry = {**dict(zip(("action", "target", "detail"), shown, strict=True)), "by": operator.name}
+        status = 500
+        try:
+            await self._asked("record", self._seconds, can_repeat=False, **entry)
+            status = 200
+        except CallError as error:
+            status = error.status
+            raise
+        finally:
+            log_call(name, arguments, operator, status)
+
     def _answered(self, question: "asyncio.Future[Any]") -> None:
-        self._asking -= 1
+        self._may_ask.release()
         if not question.cancelled():
             question.exception()  # if nobody waits for it any more, it was told that it takes too long
 

@@ -116,7 +116,9 @@ export class LedgerPanel {
     const number = (this.reading += 1);
     const { by, since } = RANGES[this.range];
     const now = new Date();
-    const time = { since: since(now).toISOString(), until: now.toISOString() };
+    // The end of this minute, so that all open pages ask the same, and the server can answer them at once
+    const until = new Date(Math.ceil(now.getTime() / 60_000) * 60_000);
+    const time = { since: since(now).toISOString(), until: until.toISOString() };
     for (const range of Object.keys(RANGES))
       byId(`past-${range}`).setAttribute("aria-pressed", String(range === this.range));
     try {

@@ -46,6 +46,11 @@ class MemcachedAddress:
     timeout: float = DEADLINE
     connect_timeout: float = DEADLINE
 
+    @property
+    def url(self) -> str:
+        """The servers as a URL, without options."""
+        return f"memcached://{','.join(server.name for server in self.servers)}"
+
 
 def read_url(url: str) -> MemcachedAddress:
     """Return the address in a URL. Raises ValueError, without secrets, for one that cannot be read."""

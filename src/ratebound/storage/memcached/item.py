@@ -1,4 +1,4 @@
-"""What an item of Memcached holds: the states of all limits of one key.
+"""The bytes of an item of Memcached: the states of all limits of one key.
 
 One item for each key makes the limits of a key one step: a compare-and-swap decides all of them or none. An item is a
 format byte, and for each state 16 bytes that name its limit, its length, and its bytes (see stored_states.py).

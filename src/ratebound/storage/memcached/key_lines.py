@@ -19,7 +19,7 @@ LEAST = 0.005  # seconds that a caller must have left to try again, after the on
 LOST = 1.0  # seconds after its deadline, a caller that leads is taken for lost: a signal handler raised in it
 
 
-class Turn(Generic[J]):
+class SwapTurn(Generic[J]):
     """The jobs of one caller, and later their answers.
 
     A caller leads if `led` is not empty: it has its own turn, and those that are decided with it. `called` is set when
@@ -35,7 +35,7 @@ class Turn(Generic[J]):
         self.called: threading.Event | None = None
         self.answers: Sequence[Any] | None = None
         self.error: StorageError | None = None
-        self.led: list[Turn[J]] = []
+        self.led: list[SwapTurn[J]] = []
         self.line: KeyLine[J] | None = None
 
     @property
@@ -51,7 +51,7 @@ class KeyLine(Generic[J]):
 
     def __init__(self, until: float) -> None:
         self.until = until
-        self.waiting: list[Turn[J]] = []
+        self.waiting: list[SwapTurn[J]] = []
 
 
 class KeyLines(Generic[J]):
@@ -73,7 +73,7 @@ class KeyLines(Generic[J]):
 
         `swap(jobs, until)` returns an answer for each job, or raises StorageError. Raises StorageError at `until`.
         """
-        turn = Turn(jobs, until)
+        turn = SwapTurn(jobs, until)
         try:
             with self._lock:
                 line = self._lines.get(name)
@@ -97,7 +97,7 @@ class KeyLines(Generic[J]):
             raise turn.error
         return turn.answers
 
-    def _leave(self, turn: Turn[J]) -> None:
+    def _leave(self, turn: SwapTurn[J]) -> None:
         """Give a turn its error if it neither leads nor is over: its time is up, or a signal handler raised."""
         if turn.led or turn.is_over:
             return
@@ -112,13 +112,13 @@ class KeyLines(Generic[J]):
             else:
                 turn.error = TooLate("Memcached did not answer in time; it is unknown whether it decided")
 
-    def _hand_over(self, name: bytes, turn: Turn[J]) -> None:
+    def _hand_over(self, name: bytes, turn: SwapTurn[J]) -> None:
         """End the turn that leads: tell those that it led, and let the next one lead."""
         others = turn.led[1:]
         error = turn.error
         if not turn.is_over:
             error = turn.error = Blameless("a signal handler interrupted the decision", undone=not turn.began)
-        again: list[Turn[J]] = []
+        again: list[SwapTurn[J]] = []
         with self._lock:
             for one in others:
                 if one.is_over or error is None:
@@ -148,7 +148,7 @@ class KeyLines(Generic[J]):
                 one.called.set()
 
 
-def _lead(turn: Turn[J], swap: Swap[J]) -> None:
+def _lead(turn: SwapTurn[J], swap: Swap[J]) -> None:
     jobs = [job for one in turn.led for job in one.jobs]
     turn.began = True
     try:

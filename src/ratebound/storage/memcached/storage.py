@@ -252,7 +252,12 @@ class MemcachedStorage:
         tries = 0
         while True:
             if item is None:
-                item = server.read([name], until).get(name, ABSENT)
+                try:
+                    item = server.read([name], until).get(name, ABSENT)
+                except TooLate as error:
+                    if tries:  # the server has answered until now: the swaps took the time
+                        raise StorageError(CROWDED, undone=True, outage=False) from error
+                    raise
             states = states_in(item.data, key)
             now = self._clock()
             answers, is_changed = _answers(jobs, states, now)
@@ -300,6 +305,7 @@ class AsyncMemcachedStorage:
 
     def __init__(self, url: str = "", *, shared: MemcachedStorage | None = None, clock: Clock | None = None) -> None:
         self.shared = MemcachedStorage(url, clock=clock) if shared is None else shared
+        self.address: MemcachedAddress = self.shared.address
         self.deadline = self.shared.deadline
         if hasattr(self.shared, "nodes_of"):
             self.nodes_of = self.shared.nodes_of
@@ -342,14 +348,25 @@ class AsyncMemcachedStorage:
         with self._lock:
             line = self._lines.setdefault(nodes, _ThreadLine())
             line.waiting.append(call)
-            starts = line.threads < MOST_THREADS
-            line.threads += starts
-        if starts and self._threads.start(partial(self._work, nodes, line)) is None:
-            self._not_started(line)
+            starts = len(line.serving) < MOST_THREADS
+            one = object()
+            if starts:
+                line.serving.add(one)
         try:
+            if starts:
+                self._start(nodes, line, one)
             return await call.future
         finally:
             call.leave()
+
+    def _start(self, nodes: tuple[str, ...], line: "_ThreadLine", one: object) -> None:
+        """Start a thread that serves a line."""
+        replies = None
+        try:
+            replies = self._threads.start(partial(self._work, nodes, line, one))
+        finally:
+            if replies is None:  # the system allows no more threads, or a signal handler raised
+                self._not_started(line, one)
 
     def _nodes(self, jobs: list[Job]) -> tuple[str, ...]:
         """Return the servers of a call. Calls of other servers do not wait for it: one that is dead delays no other."""
@@ -363,18 +380,18 @@ class AsyncMemcachedStorage:
                 keys |= {self.shared.address.names.of_key(key) for key, *_ in job.group}
         return tuple(sorted({self.shared.node_of(key) for key in keys}))
 
-    def _not_started(self, line: "_ThreadLine") -> None:
-        """Refuse the calls of a line that no thread serves: the system allows no more threads."""
+    def _not_started(self, line: "_ThreadLine", one: object) -> None:
+        """Refuse the calls of a line that no thread serves."""
         with self._lock:
-            line.threads -= 1
+            line.serving.discard(one)
             calls: list[_TaskCall] = []
-            if not line.threads:
+            if not line.serving:
                 calls, line.waiting = line.waiting, []
         for call in calls:
             error = StorageError("the operating system allows no more threads to call Memcached", undone=True)
             call.answer([error] * len(call.jobs))
 
-    def _work(self, nodes: tuple[str, ...], line: "_ThreadLine") -> None:
+    def _work(self, nodes: tuple[str, ...], line: "_ThreadLine", one: object) -> None:
         """Decide what waits in a line until it is empty. Runs in a thread."""
         while True:
             with self._lock:
@@ -385,9 +402,9 @@ class AsyncMemcachedStorage:
                         calls.append(call)
                         count += len(call.jobs)
                 if not calls:
-                    line.threads -= 1
-                    if not line.threads:
-                        self._lines.pop(nodes, None)
+                    line.serving.discard(one)
+                    if not line.serving and self._lines.get(nodes) is line:
+                        del self._lines[nodes]
                     return
             self._answer(calls)
 
@@ -408,12 +425,12 @@ class AsyncMemcachedStorage:
 
 
 class _ThreadLine:
-    """The calls of tasks that wait for a thread, and the number of threads that serve them."""
+    """The calls of tasks that wait for a thread, and a token for each thread that serves them."""
 
-    __slots__ = ("threads", "waiting")
+    __slots__ = ("serving", "waiting")
 
     def __init__(self) -> None:
-        self.threads = 0
+        self.serving: set[object] = set()
         self.waiting: list[_TaskCall] = []
 
 

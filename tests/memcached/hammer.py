@@ -1,0 +1,79 @@
+"""One process of many that hit one key: `python -m tests.memcached.hammer kind url`, started by test_grants.py.
+
+`kind` is threads or tasks. It plays each job that it reads, one a line: the number of asks, the key, the limit. It
+answers with what each grant left. An outage raises.
+"""
+
+import asyncio
+import json
+import sys
+import threading
+
+from ratebound import AsyncLimiter, Limiter
+from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
+
+HANDS = {"threads": 4, "tasks": 50}
+
+
+def with_threads(url: str) -> None:
+    storage = MemcachedStorage(url)
+
+    def job(asks: int, key: str, limit: str) -> list[int]:
+        limiter = Limiter(limit, storage=storage, failure="raise")
+        gate = threading.Barrier(HANDS["threads"])
+        left: list[int] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                gate.wait()
+                answers = [limiter.hit(key) for _ in range(asks // HANDS["threads"])]
+                left.extend(answer.remaining for answer in answers if answer.allowed)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(HANDS["threads"])]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for error in errors:
+            raise error
+        return left
+
+    for line in sys.stdin:
+        tell(job(*json.loads(line)))
+    storage.close()
+
+
+async def with_tasks(url: str) -> None:
+    storage = AsyncMemcachedStorage(url)
+
+    async def job(asks: int, key: str, limit: str) -> list[int]:
+        limiter = AsyncLimiter(limit, storage=storage, failure="raise")
+        left: list[int] = []
+
+        async def work() -> None:
+            for _ in range(asks // HANDS["tasks"]):
+                answer = await limiter.hit(key)
+                if answer.allowed:
+                    left.append(answer.remaining)
+
+        await asyncio.gather(*(work() for _ in range(HANDS["tasks"])))
+        return left
+
+    for line in sys.stdin:  # nothing else is to run in this loop meanwhile
+        tell(await job(*json.loads(line)))
+    await storage.close()
+
+
+def tell(numbers: list[int]) -> None:
+    sys.stdout.write(f"{json.dumps(numbers)}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "tasks":
+        asyncio.run(with_tasks(sys.argv[2]))
+    else:
+        with_threads(sys.argv[2])
