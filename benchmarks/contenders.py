@@ -4,7 +4,7 @@ Each is written by hand as the library's documentation shows, with nothing betwe
 untyped here: they may be missing where only types are checked.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -377,16 +377,3 @@ class _PerName(pyrate_limiter.BucketFactory):  # type: ignore[misc]  # untyped h
         if item.name not in self.buckets:
             self.buckets[item.name] = self.create(self.kind, self.rates, algorithm=self.algorithm)
         return self.buckets[item.name]
-
-
-def counting(allows: Callable[[str], Any]) -> Block:
-    """Return a block that calls `allows` for each key: one Python call around the measured one, the same for all."""
-
-    def block(asked: Sequence[str]) -> int:
-        denied = 0
-        for key in asked:
-            if not allows(key):
-                denied += 1
-        return denied
-
-    return block

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.builds import BUILDS, PURE, Done, Worker
-from benchmarks.contenders import Rate, counting, limits_hit
-from benchmarks.measure import Block, Case, Contender, Spread, Times, measure, ratios, spread, steps_of
+from benchmarks.contenders import Rate, limits_hit
+from benchmarks.measure import Block, Case, Contender, Spread, Times, counting, measure, ratios, spread, steps_of
 from benchmarks.verdict import Verdict, at_most
 from ratebound import Limiter
 from ratebound.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source

@@ -19,8 +19,8 @@ import throttled
 from tests.servers import redis_server
 
 from benchmarks.builds import Done
-from benchmarks.contenders import Rate, counting
-from benchmarks.measure import Block, Spread, keys, ratios, spread
+from benchmarks.contenders import Rate
+from benchmarks.measure import Block, Spread, counting, keys, ratios, spread
 from benchmarks.verdict import Verdict, at_most
 from ratebound import AsyncLimiter, Limiter
 from ratebound.limit import ALGORITHMS

@@ -14,9 +14,8 @@ import limits
 from tests.servers import redis_server
 
 from benchmarks.builds import Done, Worker, on_all_cores
-from benchmarks.contenders import counting
 from benchmarks.hit_parts import TIMED, ZONE, Parts
-from benchmarks.measure import Block, keys, ratios, spread
+from benchmarks.measure import Block, counting, keys, ratios, spread
 from benchmarks.processes import Load, decisions_per_second
 from benchmarks.table import Sheet, figures
 from benchmarks.verdict import Verdict, at_least

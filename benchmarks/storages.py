@@ -33,7 +33,6 @@ import psycopg
 from tests.databases import Postgres, memcached_servers, postgres_server
 
 from benchmarks.builds import COMPILED, ROOT, Done, Worker
-from benchmarks.contenders import counting
 from benchmarks.measure import (
     AsyncBlock,
     AsyncContender,
@@ -43,6 +42,7 @@ from benchmarks.measure import (
     Spread,
     Times,
     added,
+    counting,
     keys,
     measure,
     ratios,

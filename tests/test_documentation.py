@@ -13,8 +13,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 
 from ratebound import Limiter
+from ratebound.cli.ledger import ledger as ledger_command
+from ratebound.cli.state import state
+from ratebound.cli.storage import storage as storage_command
 from ratebound.ledger import Change, Ledger
 from ratebound.policy import Gate, RequestView, load_policy
 from ratebound.storage import unguarded
@@ -46,8 +50,7 @@ def on_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str]
         if "postgresql" not in found:
             server: Postgres = request.getfixturevalue("postgres")
             found["postgresql"] = server.new_database()
-            command = [sys.executable, "-m", "ratebound", "storage", "init", found["postgresql"]]
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
+            assert ratebound("storage", "init", found["postgresql"]).exit_code == 0
         return found["postgresql"]
 
     def put_in(text: str) -> str:
@@ -59,6 +62,11 @@ def on_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str]
         return re.sub(r"sqlite:///(\w+\.db)", rf"sqlite:///{tmp_path}/\1", text)
 
     return put_in
+
+
+def ratebound(name: str, *arguments: str) -> Result:
+    """Run a command in this process: `ratebound NAME …`."""
+    return CliRunner().invoke({"ledger": ledger_command, "state": state, "storage": storage_command}[name], arguments)
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -80,20 +88,21 @@ def commands(page: str) -> list[str]:
 
 @pytest.mark.parametrize("page", ["docs/ledger.md", "docs/postgresql.md", "docs/sqlite.md"])
 def test_the_commands_of_a_page_about_a_database_run_after_its_examples(
-    page: str, on_servers: Callable[[str], str], tmp_path: Path
+    page: str, on_servers: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert run(on_servers("\n".join(blocks(page, "python")))).returncode == 0
     assert commands(page)
     for command in commands(page):
-        given = shlex.split(on_servers(command), comments=True)
-        given = given[: given.index(">")] if ">" in given else given
-        done = subprocess.run([sys.executable, "-m", *given], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        program, *given = shlex.split(on_servers(command), comments=True)
+        assert program == "ratebound"
+        done = ratebound(*(given[: given.index(">")] if ">" in given else given))
+        assert done.exit_code == 0, (command, done.output, done.exception)
 
 
 def test_the_privileges_that_the_pages_grant_are_enough(postgres: Postgres) -> None:
     owner, role = postgres.new_database(), f"app{time.time_ns()}"
-    subprocess.run([sys.executable, "-m", "ratebound", "storage", "init", owner], check=True, capture_output=True)
+    assert ratebound("storage", "init", owner).exit_code == 0
     statements = "".join(blocks("docs/postgresql.md", "sql") + blocks("docs/ledger.md", "sql"))
     assert "CREATE ROLE app" in statements
     with psycopg.connect(owner, autocommit=True) as connection:
@@ -128,10 +137,9 @@ def test_the_bill_of_the_guide_has_what_exceeds_the_quota(tmp_path: Path) -> Non
             assert gate.decide(RequestView("GET", "/api/report", peer="192.0.2.1"))
     assert ledger.close()
     (month,) = ledger.months()
-    command = ["ratebound", "ledger", "overage", "--month", month, "--format", "csv", "--ledger", url]
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=True, timeout=60)
+    done = ratebound("ledger", "overage", "--month", month, "--format", "csv", "--ledger", url)
     heading = next(block for block in blocks("docs/ledger.md", "text") if "overage" in block).splitlines()[0]
-    assert done.stdout.splitlines() == [heading, f"{month},192.0.2.1,api,3,1"]
+    assert done.output.splitlines() == [heading, f"{month},192.0.2.1,api,3,1"]
 
 
 def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:

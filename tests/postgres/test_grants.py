@@ -1,6 +1,7 @@
 """Many processes on one key of one database are granted exactly the count, directly and through PgBouncer."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,11 +52,7 @@ def hammer(kind: str, url: str) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-@pytest.fixture(
-    scope="module",
-    params=[("threads", "directly"), ("tasks", "directly"), ("tasks", "through PgBouncer"), ("threads", "prepared")],
-    ids=", ".join,
-)
+@pytest.fixture(scope="module")
 def hammers(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[PostgresHammers]:
     kind, way = request.param
     through = request.getfixturevalue("pgbouncer") if way == "through PgBouncer" else None
@@ -64,7 +61,16 @@ def hammers(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[Post
         yield PostgresHammers([stack.enter_context(hammer(kind, url)) for _ in range(PROCESSES)])
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+LONG = os.environ.get("RATEBOUND_LONG") == "1"
+WAYS = [("threads", "directly"), ("tasks", "directly"), ("tasks", "through PgBouncer"), ("threads", "prepared")]
+CASES = [
+    (way, algorithm)
+    for way in WAYS
+    for algorithm in (ALGORITHMS if LONG or way[1] == "directly" else ("sliding-counter",))
+]
+
+
+@pytest.mark.parametrize(("hammers", "algorithm"), CASES, indirect=["hammers"], ids=str)
 def test_four_processes_on_one_key_are_granted_exactly_the_count(algorithm: str, hammers: PostgresHammers) -> None:
     limit = f"{GRANTS}/day {algorithm}"
     if algorithm in BUCKETS:

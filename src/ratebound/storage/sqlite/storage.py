@@ -64,6 +64,9 @@ class SqliteStorage:
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Decide each group atomically, in order. Raises StorageError."""
+        if len(groups) == 1 and mode != "peek":
+            group = StoredGroup(groups[0], self.names)
+            return self.commits.decide_alone(group, mode, time.monotonic() + self.deadline)
         stored = [StoredGroup(group, self.names) for group in groups]
         if mode == "peek":
             return self.peek(stored)
