@@ -17,7 +17,7 @@ import pytest
 from ratebound import AsyncLimiter, Limiter, StorageError, parse_limit
 from ratebound.limit import Group
 from ratebound.storage.blame import TooLate
-from ratebound.storage.sqlite import group_commit
+from ratebound.storage.sqlite import connect, group_commit
 from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
 from ratebound.testing import FakeClock
 
@@ -242,6 +242,23 @@ def test_a_fork_in_the_middle_of_many_calls_leaves_parent_and_child_at_work(stor
             thread.join(LONG)
     assert errors == []
     assert storage.evaluate([group("child")], "peek")[0][0][1] == 995
+
+
+def test_a_child_that_was_forked_in_the_middle_of_a_call_is_told_so(
+    storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "AT_FORK", 0.05)
+    with busy(storage):
+        pid = os.fork()
+        if not pid:
+            try:
+                storage.evaluate([group()])
+            except StorageError as error:
+                os._exit(0 if "by 'spawn' instead of 'fork'" in str(error) and error.undone else 2)
+            finally:
+                os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert storage.evaluate([group()])[0][0][1] == 999
 
 
 # Signals

@@ -33,6 +33,7 @@ from ratebound.storage.threads import Threads
 FIRST_PAUSE = 0.0005  # seconds at most, after the second swap that came too late; then twice as long each time
 LONGEST_PAUSE = 0.01
 BATCH = 100  # groups that a thread decides at once for tasks
+EARLIER = 0.05  # of the deadline: so much before it the calls of threads end, for tasks
 MOST_THREADS = 2  # for the tasks that call the same servers
 CROWDED = "the processes that share this key changed it more often than this one could in time: use a larger ?timeout="
 Answer = Sequence[Row] | StorageError
@@ -112,8 +113,7 @@ class MemcachedStorage:
 
     def job(self, group: Group, mode: Mode) -> Job:
         """Return what is to be done for a group. Raises InvalidLimit for a limit that is not kept here."""
-        first = group[0][0]
-        is_split = False
+        is_split, first = False, group[0][0]
         for key, limits, *_ in group:
             is_split = is_split or key != first
             for limit in limits:
@@ -412,8 +412,10 @@ class AsyncMemcachedStorage:
         answers: list[Answer]
         jobs = [job for call in calls for job in call.jobs]
         try:
-            # A caller whose own time is up before does not wait for it.
-            answers = self.shared.answers(jobs, max(call.until for call in calls))
+            # A little before the callers' own time is up, so that they learn what has failed. One whose time is up
+            # earlier does not wait for it.
+            until = max(call.until for call in calls) - EARLIER * self.deadline
+            answers = self.shared.answers(jobs, until)
         except BaseException as error:
             failed = StorageError(f"the call of Memcached failed ({type(error).__name__}: {error})")
             failed.__cause__ = error

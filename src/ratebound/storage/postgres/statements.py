@@ -47,10 +47,10 @@ class Statements:
         # back after `idle_in_transaction_session_timeout`. Settings end with the transaction: PgBouncer gives the
         # connection to others.
         names = ["lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"]
-        calls = [f"set_config('{name}', ${place}, true)" for name, place in zip(names, (1, 1, 2), strict=True)]
+        calls = [f"set_config('{name}', ${place}, true)" for place, name in enumerate(names, 1)]
         if address.synchronous_commit:
             calls.append(f"set_config('synchronous_commit', '{address.synchronous_commit}', true)")
-        self.settings = made("settings", f"SELECT {', '.join(calls)}", TEXT, TEXT)
+        self.settings = made("settings", f"SELECT {', '.join(calls)}", TEXT, TEXT, TEXT)
         # `WHERE false` locks rows that are there without writing them; rows that are not there are made. ORDER BY:
         # all processes lock in one order, so that none waits for another that waits for it.
         upsert = "ON CONFLICT (name) DO UPDATE SET"

@@ -132,7 +132,7 @@ class GroupCommit:
         except sqlite3.Error:  # nothing is charged: again, step by step
             pass
         finally:
-            if connection is not None:
+            if connection is not None and connection.in_transaction:
                 roll_back(connection)
             file.give_turn_back(turn)
         return self.decide(PendingCall([group], mode, ends))
