@@ -99,13 +99,13 @@ class Statements:
         self.lock_sweep = made("lock_sweep", f"SELECT cursor FROM {schema} {component} FOR UPDATE SKIP LOCKED")
         self.next_names = made(
             "next_names",
-            f"SELECT name, expires <= coalesce($2, {NOW}) FROM {states} WHERE name > $1 ORDER BY name LIMIT $3",
+            f"SELECT name, expires < coalesce($2, {NOW}) FROM {states} WHERE name > $1 ORDER BY name LIMIT $3",
             *(BYTEA, INT8, INT8),
         )
         self.sweep = made(
             "sweep",
             f"DELETE FROM {states} WHERE name = ANY (ARRAY(SELECT name FROM {states} WHERE name = ANY ($1)"
-            f" AND expires <= coalesce($2, {NOW}) FOR UPDATE SKIP LOCKED))",
+            f" AND expires < coalesce($2, {NOW}) FOR UPDATE SKIP LOCKED))",
             *(BYTEAS, INT8),
         )
         self.move_cursor = made("move_cursor", f"UPDATE {schema} SET cursor = $1 {component}", BYTEA)
