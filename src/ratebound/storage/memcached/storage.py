@@ -15,7 +15,7 @@ from copy import copy
 from functools import partial
 from typing import Literal, NamedTuple
 
-from ratebound.clock import Clock
+from ratebound.clock import Clock, wall_clock
 from ratebound.errors import InvalidLimit, StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import LOG_COUNT, Group, Limit, Mode
@@ -67,7 +67,7 @@ class MemcachedStorage:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.address: MemcachedAddress = read_url(url)
         self.deadline = self.address.timeout  # every call has ended by then
-        self._clock: Clock = clock or _wall_clock
+        self._clock: Clock = clock or wall_clock
         self._servers = [ServerConnections(one, self.address.connect_timeout) for one in self.address.servers]
         self._lines: KeyLines[ItemJob] = KeyLines()
         if len(self._servers) > 1:
@@ -533,7 +533,3 @@ def _answers(jobs: Sequence[ItemJob], states: dict[bytes, bytes], now: int) -> t
                 states.pop(name, None)
         answers.append(rows)
     return answers, is_changed
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1000
