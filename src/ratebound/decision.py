@@ -241,6 +241,7 @@ quota is `limit.burst`.
 `unavailable` is True if denied only because the storage is out of reach: a 503, not a 429.
 `at` is the storage's clock at this decision, in microseconds.
 `asks` and `rows` are what the storage received and answered, as plain tuples.
+`note_endpoint` and `noted_endpoint` are for usage ledgers: the endpoint under which one has counted the decision.
 """
 # A compiled class has no docstring and its properties have none, so `help` finds all of it here. The compiler allows no
 # assignment to Decision.__doc__.

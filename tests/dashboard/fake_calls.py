@@ -49,7 +49,7 @@ class FakeCalls:
         self.degraded: str | None = None  # why usage is not that of the storage
         self.problems: list[dict[str, Any]] = []  # of the policy file as it is now
         self.has_ledger = False
-        self.ledger_is_out = False
+        self.out_of_ledger: set[str] = set()  # what the ledger does not answer
         self.asked_of_ledger: list[tuple[str, dict[str, Any]]] = []
 
     def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
@@ -310,7 +310,7 @@ class FakeCalls:
         return {"denials": found}
 
     def ask_ledger(self, name: str, arguments: dict[str, Any]) -> None:
-        if self.ledger_is_out:
+        if name in self.out_of_ledger:
             raise CallError(503, "The ledger could not answer: the database does not answer")
         self.asked_of_ledger.append((name, arguments))
 

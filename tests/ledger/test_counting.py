@@ -207,7 +207,7 @@ def test_names_of_rules_are_bounded() -> None:
     assert OTHER in rules
 
 
-def test_who_is_interrupted_takes_the_same_again() -> None:
+def test_an_interrupted_take_returns_the_same_again() -> None:
     counts = counting()
     limiter = Limiter("9/minute as m", listeners=[counts])
     limiter.hit("ann")
@@ -332,7 +332,7 @@ def test_an_event_says_nothing_of_the_request() -> None:
     assert [ask[2] for ask in settled.settled.asks] == [2]
 
 
-def test_an_undone_decision_is_told_as_settled_to_nothing() -> None:
+def test_listeners_hear_that_an_undone_decision_costs_nothing() -> None:
     heard: list[Any] = []
     with Gate(Policy(rules=[Rule("all", "9/minute")]), storage="memory://", listeners=[heard.append]) as gate:
         gate.undo(gate.decide(request()))
@@ -340,7 +340,7 @@ def test_an_undone_decision_is_told_as_settled_to_nothing() -> None:
     assert [ask[2] for ask in settled.settled.asks] == [0]
 
 
-def test_a_denied_decision_is_not_told_as_settled() -> None:
+def test_settling_a_denied_decision_is_no_event() -> None:
     heard: list[Any] = []
     limiter = Limiter("1/minute", listeners=[heard.append])
     limiter.hit("a")

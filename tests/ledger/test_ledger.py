@@ -75,6 +75,30 @@ def test_days_and_months_are_those_of_a_zone(ledger: Ledger) -> None:
     assert ledger.months(zone="Europe/Berlin") == ["2026-12", "2026-11", "2026-10"]
 
 
+def test_the_two_hours_of_one_name_when_clocks_go_back_are_two_rows(ledger: Ledger) -> None:
+    for when in ("2026-10-24T23:30", "2026-10-25T00:30", "2026-10-25T01:30", "2026-10-25T01:40", "2026-10-25T02:30"):
+        use(ledger, when)
+    ledger.flush()
+    expected = [
+        ("2026-10-25T01:00:00+02:00", 1),
+        ("2026-10-25T02:00:00+02:00", 1),
+        ("2026-10-25T02:00:00+01:00", 2),
+        ("2026-10-25T03:00:00+01:00", 1),
+    ]
+    assert numbers(ledger.usage("user:42", by="hour", zone="Europe/Berlin")) == expected
+    assert numbers(ledger.totals(by="bucket", zone="Europe/Berlin")) == expected
+    assert numbers(ledger.totals(by="day", zone="Europe/Berlin")) == [("2026-10-25T00:00:00+02:00", 5)]
+
+
+@pytest.mark.parametrize(
+    ("since", "zone"),
+    [("0001-01-01", "Asia/Tokyo"), ("0001-01-01T00:00", "Asia/Tokyo"), ("9999-12-31T23:59", "America/New_York")],
+)
+def test_a_time_that_is_no_time_in_utc_is_a_mistake(ledger: Ledger, since: str, zone: str) -> None:
+    with pytest.raises(ValueError, match="expected one of the years 1970 to 9999"):
+        ledger.totals(since=since, zone=zone)
+
+
 def test_zones_with_a_half_hour_are_exact_with_quarter_hour_buckets(ledger_url: str) -> None:
     for ledger in opened(ledger_url, bucket="15 minutes"):
         use(ledger, "2026-11-15T18:29:59")

@@ -289,3 +289,61 @@ def test_many_tasks_on_a_paused_server_all_return_in_time_and_leave_no_thread_bu
         await storage.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("hands", KINDS)
+def test_connections_that_drop_at_any_moment_lose_no_grant_and_count_nothing_that_is_said_to_be_undone(
+    hands: str, proxy: Proxy
+) -> None:
+    """What was granted is counted. What failed is counted at most where the error says that its fate is unknown."""
+    storage = MemcachedStorage(through(proxy, 5))
+    group: Group = (("a", (parse_limit("1000000/day fixed-window"),), 1, None, None),)
+    granted: list[int] = []
+    unknown: list[StorageError] = []
+    others: list[BaseException] = []
+    stop = threading.Event()
+
+    def note(error: BaseException) -> None:
+        if not isinstance(error, StorageError):
+            others.append(error)
+        elif not error.undone:
+            unknown.append(error)
+
+    def in_thread() -> None:
+        while not stop.is_set():
+            try:
+                storage.evaluate((group,))
+                granted.append(1)
+            except BaseException as error:
+                note(error)
+
+    async def in_tasks() -> None:
+        tasks = storage.async_twin()
+
+        async def work() -> None:
+            while not stop.is_set():
+                try:
+                    await tasks.evaluate((group,))
+                    granted.append(1)
+                except Exception as error:
+                    note(error)
+
+        await asyncio.gather(*(work() for _ in range(20)))
+
+    hitting = [threading.Thread(target=in_thread) for _ in range(3)]
+    if hands == "tasks":
+        hitting = [threading.Thread(target=asyncio.run, args=(in_tasks(),))]
+    for thread in hitting:
+        thread.start()
+    for _ in range(30):
+        enough = len(granted) + 3
+        wait_until(lambda enough=enough: len(granted) > enough, 20, "some grants")  # type: ignore[misc]
+        proxy.drop()
+    stop.set()
+    for thread in hitting:
+        thread.join(20)
+    assert others == []
+    counted = ask(storage, "a", "1000000/day fixed-window", mode="peek")
+    used = 1_000_000 - counted.remaining
+    assert len(granted) <= used <= len(granted) + len(unknown)
+    storage.close()

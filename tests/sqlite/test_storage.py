@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 
 from ratebound import AsyncLimiter, Limiter, StorageError, parse_limit
 from ratebound.limit import Group
-from ratebound.storage.sqlite import group_commit
+from ratebound.storage.blame import TooLate
+from ratebound.storage.sqlite import connect, group_commit
 from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
 from ratebound.testing import FakeClock
 
@@ -49,6 +51,15 @@ def traced(storage: SqliteStorage) -> list[str]:
     return statements
 
 
+@contextmanager
+def busy(storage: SqliteStorage) -> Iterator[None]:
+    """The process's writer is at work."""
+    turn = storage._writer.take_turn(LONG)
+    assert turn is not None
+    yield
+    storage._writer.give_turn_back(turn)
+
+
 def commits_in(statements: list[str]) -> int:
     return sum(statement == "COMMIT" for statement in statements)
 
@@ -68,12 +79,10 @@ def test_threads_that_wait_are_decided_in_one_transaction(storage: SqliteStorage
     statements = traced(storage)
     answers: list[Any] = []
     threads = [threading.Thread(target=lambda: answers.extend(storage.evaluate([group()]))) for _ in range(20)]
-    with storage._writer.turn:  # the process's writer is busy
+    with busy(storage):
         for thread in threads:
             thread.start()
         waiting(storage, 20)
-    storage._writer.give_turn_back()
-    storage.commits.wake_next()
     for thread in threads:
         thread.join(LONG)
     assert sorted(rows[0][1] for rows in answers) == list(range(980, 1000))
@@ -132,7 +141,7 @@ def test_a_denial_writes_nothing(storage: SqliteStorage) -> None:
 def test_a_peek_waits_for_no_writer(storage: SqliteStorage, path: Path) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with storage._writer.turn:
+    with busy(storage):
         assert storage.evaluate([group()], "peek")[0][0][1] == 1000
         assert storage.holders("k", parse_limit("3 concurrent")) == []
     other.close()
@@ -235,6 +244,23 @@ def test_a_fork_in_the_middle_of_many_calls_leaves_parent_and_child_at_work(stor
     assert storage.evaluate([group("child")], "peek")[0][0][1] == 995
 
 
+def test_a_child_that_was_forked_in_the_middle_of_a_call_is_told_so(
+    storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "AT_FORK", 0.05)
+    with busy(storage):
+        pid = os.fork()
+        if not pid:
+            try:
+                storage.evaluate([group()])
+            except StorageError as error:
+                os._exit(0 if "by 'spawn' instead of 'fork'" in str(error) and error.undone else 2)
+            finally:
+                os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert storage.evaluate([group()])[0][0][1] == 999
+
+
 # Signals
 
 
@@ -280,8 +306,19 @@ def test_signals_that_raise_lose_no_grant_and_leave_nothing_locked(storage: Sqli
     assert sorted(others, reverse=True) == list(range(999_999, 999_999 - len(others), -1))
 
 
-def test_a_call_from_a_signal_handler_in_the_middle_of_another_ends_at_once(storage: SqliteStorage) -> None:
-    with storage._writer.turn, pytest.raises(StorageError, match="signal handler") as raised:
+def test_a_turn_that_is_lost_comes_back(storage: SqliteStorage) -> None:
+    def lose() -> None:
+        turn = storage._writer.take_turn()
+        assert turn is not None
+        storage._writer.connection(LONG).execute("BEGIN IMMEDIATE")
+
+    lose()
+    assert storage.evaluate([group()])[0][0][1] == 999
+
+
+def test_a_call_in_the_middle_of_another_one_of_the_same_thread_ends_at_its_deadline(path: Path) -> None:
+    storage = SqliteStorage(str(path), deadline=0.05)
+    with busy(storage), pytest.raises(TooLate) as raised:
         storage.evaluate([group()])
     assert raised.value.undone
 

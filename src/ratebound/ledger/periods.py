@@ -44,7 +44,13 @@ def instant(given: Instant | None, zone: str, missing: int) -> int:
     """Return an instant in seconds. Raises ValueError for a text that cannot be read."""
     if given is None:
         return missing
-    found: date | datetime = given if isinstance(given, date) else _read(given)
+    try:
+        return _seconds(given if isinstance(given, date) else _read(given), zone)
+    except OverflowError:  # the first day of the year 1 in the east, or the last one of 9999 in the west
+        raise ValueError(f"cannot use the time {given!r}: expected one of the years 1970 to 9999") from None
+
+
+def _seconds(found: date | datetime, zone: str) -> int:
     if not isinstance(found, datetime):
         checked_zone(zone)
         return _within(Calendar("day", zone).start_of(found.toordinal()) // SECOND)

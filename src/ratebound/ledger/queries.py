@@ -47,12 +47,16 @@ def _by_period(
         f"SELECT bucket / {step} * {step}, rule, {SUMS} FROM {table} WHERE {where} GROUP BY 1, 2 ORDER BY 1, 2",
         given,
     )
-    found: dict[tuple[datetime, str], list[int]] = {}
+    found: dict[tuple[float, str], list[int]] = {}
+    starts: dict[float, datetime] = {}
     for at, name, *numbers in rows:
-        sums = found.setdefault((begin(int(at)), name), [0, 0, 0, 0])
+        start = begin(int(at))
+        moment = start.timestamp()  # of two hours with one name, when clocks go back, datetimes are equal
+        starts[moment] = start
+        sums = found.setdefault((moment, name), [0, 0, 0, 0])
         for place, number in enumerate(numbers):
             sums[place] += int(number)
-    return [UsageInPeriod(start, name, *sums) for (start, name), sums in found.items()]
+    return [UsageInPeriod(starts[moment], name, *sums) for (moment, name), sums in found.items()]
 
 
 def top_query(

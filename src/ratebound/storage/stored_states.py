@@ -100,10 +100,19 @@ class StoredGroup:
     It keeps nothing that `decide` changes, so that a group whose transaction failed can be decided again.
     """
 
-    __slots__ = ("_group", "_limits", "_order", "names")
+    __slots__ = ("_group", "_limits", "_order", "_plain_cost", "names")
 
     def __init__(self, group: Group, names: StateNames) -> None:
         self._group = group
+        self._plain_cost = 0  # the cost of a group that is one rate or quota of one key; else 0
+        if len(group) == 1 and len(group[0][1]) == 1:
+            key, (only,), cost, patience, extras = group[0]
+            self.names = [names.of_key(key) + _digest_of_scope(only.numbers.scope)]
+            self._limits = [only.numbers]
+            self._order = [0]
+            if only.numbers.plain and patience is None and extras is None:
+                self._plain_cost = cost
+            return
         found: dict[bytes, Numbers] = {}
         asked: list[bytes] = []
         for key, limits, *_ in group:
@@ -124,6 +133,12 @@ class StoredGroup:
         a state had to be repaired: a storage that reads without a lock for a peek then decides again with the lock.
         Raises StorageError for bytes that are no state.
         """
+        if self._plain_cost and mode == "spend":
+            name, only, data = self.names[0], self._limits[0], found.get(self.names[0], b"")
+            state = state_from_bytes(only, data)
+            if state.fits(only, now, self._plain_cost):
+                row = state.spend(only, now, self._plain_cost, None, 0)
+                return [row], [StateChange(name, state_to_bytes(only, state), state.expires)]
         before = [found.get(name, b"") for name in self.names]
         states = [state_from_bytes(limit, data) for limit, data in zip(self._limits, before, strict=True)]
         rows = evaluate(self._group, mode, self._order, states, now)

@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from ratebound.flow import run_async
 from ratebound.policy import RequestView
@@ -21,7 +21,7 @@ from ratebound.web.asgi_plain_path import enter_plain, is_scripted, peer_of
 from ratebound.web.asgi_response import AsgiResponse, as_fields, break_off, leave
 from ratebound.web.asgi_types import STATE, VISIT, App, Message, Receive, Scope, Send
 from ratebound.web.body import KeptBody
-from ratebound.web.dashboard import Auth, asgi_dashboard, needing_auth
+from ratebound.web.dashboard import Auth, DashboardLedger, asgi_dashboard, needing_auth
 from ratebound.web.endpoint_rules import EndpointRules
 from ratebound.web.gate import AsyncWebGate
 from ratebound.web.load_meter import METERED, meter_asgi
@@ -33,9 +33,6 @@ from ratebound.web.route_limit import Endpoint, RouteLimit
 from ratebound.web.user import User, found_user_id, identified, user_id, user_is_given
 from ratebound.web.visit import Visit
 from ratebound.web.websocket import connect
-
-if TYPE_CHECKING:
-    from ratebound.ledger import Ledger
 
 log = logging.getLogger("ratebound")
 
@@ -195,7 +192,7 @@ class RateLimitMiddleware:
         return await self.gate.usage(request_view(scope, known, None, self._wire))
 
     @needing_auth
-    def dashboard(self, *, auth: Auth[[Scope]], ledger: "Ledger | None" = None) -> App:
+    def dashboard(self, *, auth: Auth[[Scope]], ledger: DashboardLedger | None = None) -> App:
         """Return the dashboard of these limits as an application, to be mounted in front of this one: see
         `with_dashboard`. Behind the middleware its requests would be limited.
 
@@ -206,7 +203,7 @@ class RateLimitMiddleware:
         return asgi_dashboard(self.gate, auth, ledger)
 
     @needing_auth
-    def with_dashboard(self, path: str, *, auth: Auth[[Scope]], ledger: "Ledger | None" = None) -> AsgiMount:
+    def with_dashboard(self, path: str, *, auth: Auth[[Scope]], ledger: DashboardLedger | None = None) -> AsgiMount:
         """Return this application with the dashboard in front of it: `app = limited.with_dashboard("/limits", auth=…)`.
         Requests for the dashboard are not limited."""
         return AsgiMount(self, path, self.dashboard(auth=auth, ledger=ledger))

@@ -7,7 +7,7 @@ Administration is imported when the first dashboard is made: most applications h
 import functools
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from ratebound.admin.operators import Operator as Operator
 from ratebound.admin.operators import Role
@@ -33,6 +33,17 @@ NO_AUTH = (
 )
 
 _lock = threading.Lock()
+
+
+class DashboardLedger(Protocol):
+    """The usage ledger of a dashboard: a `ratebound.ledger.Ledger`.
+
+    It stands for that class in the signatures of adapters, which do not import it: most applications have no ledger.
+    """
+
+    @property
+    def keeps_names(self) -> bool:
+        """True if clients are written by name, and not as digests."""
 
 
 def needing_auth(function: Callable[Q, T]) -> Callable[Q, T]:
@@ -72,7 +83,7 @@ def figures_of(gate: WebGate | AsyncWebGate) -> "GateFigures":
 
 
 def dashboard_site(
-    gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any], ledger: "Ledger | None" = None
+    gate: WebGate | AsyncWebGate, auth: Callable[[Any], Any], ledger: DashboardLedger | None = None
 ) -> "AdminSite":
     """Return the site of a gate's dashboard. `auth` is called with the framework's own request. `ledger` is the usage
     ledger, for history."""
@@ -80,17 +91,20 @@ def dashboard_site(
     from ratebound.admin.sign_in import GivenSignIn
     from ratebound.admin.site import AdminSite
 
-    return AdminSite(Operations(gate, figures_of(gate), ledger=ledger), GivenSignIn(auth))
+    known = cast("Ledger | None", ledger)  # `needing_auth` has checked it
+    return AdminSite(Operations(gate, figures_of(gate), ledger=known), GivenSignIn(auth))
 
 
-def asgi_dashboard(gate: AsyncWebGate, auth: Callable[[Any], Any], ledger: "Ledger | None" = None) -> "AdminAsgi":
+def asgi_dashboard(
+    gate: AsyncWebGate, auth: Callable[[Any], Any], ledger: DashboardLedger | None = None
+) -> "AdminAsgi":
     """Return the dashboard of a gate as an ASGI application. `auth` is called with the scope."""
     from ratebound.admin.asgi import AdminAsgi
 
     return AdminAsgi(dashboard_site(gate, auth, ledger))
 
 
-def wsgi_dashboard(gate: WebGate, auth: Callable[[Any], Any], ledger: "Ledger | None" = None) -> "AdminWsgi":
+def wsgi_dashboard(gate: WebGate, auth: Callable[[Any], Any], ledger: DashboardLedger | None = None) -> "AdminWsgi":
     """Return the dashboard of a gate as a WSGI application. `auth` is called with the environ."""
     from ratebound.admin.wsgi import AdminWsgi
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import quote
 
 from ratebound.flow import run
@@ -13,7 +13,7 @@ from ratebound.policy.match.reading import SAFE, Paths, configured_prefixes, is_
 from ratebound.policy.match.request import ANONYMOUS, Wire
 from ratebound.usage import Usage
 from ratebound.web.body import wsgi_body
-from ratebound.web.dashboard import Auth, needing_auth, wsgi_dashboard
+from ratebound.web.dashboard import Auth, DashboardLedger, needing_auth, wsgi_dashboard
 from ratebound.web.gate import WebGate
 from ratebound.web.load_meter import METERED, LoadMeter, meter_wsgi
 from ratebound.web.mounts import WsgiMount
@@ -25,9 +25,6 @@ from ratebound.web.visit import Visit
 from ratebound.web.wsgi_plain_path import PASSED as PASSED
 from ratebound.web.wsgi_plain_path import check_plain
 from ratebound.web.wsgi_response import Application, Environ, track_response
-
-if TYPE_CHECKING:
-    from ratebound.ledger import Ledger
 
 REASONS = {429: "Too Many Requests", 403: "Forbidden", 503: "Service Unavailable"}
 
@@ -147,7 +144,7 @@ class RateLimitMiddleware:
         return self.gate.usage(request_view(environ, known, None, self._wire))
 
     @needing_auth
-    def dashboard(self, *, auth: Auth[[Environ]], ledger: "Ledger | None" = None) -> Application:
+    def dashboard(self, *, auth: Auth[[Environ]], ledger: DashboardLedger | None = None) -> Application:
         """Return the dashboard of these limits as an application, to be mounted in front of this one: see
         `with_dashboard`. Behind the middleware its requests would be limited.
 
@@ -158,7 +155,7 @@ class RateLimitMiddleware:
         return wsgi_dashboard(self.gate, auth, ledger)
 
     @needing_auth
-    def with_dashboard(self, path: str, *, auth: Auth[[Environ]], ledger: "Ledger | None" = None) -> WsgiMount:
+    def with_dashboard(self, path: str, *, auth: Auth[[Environ]], ledger: DashboardLedger | None = None) -> WsgiMount:
         """Return this application with the dashboard in front of it:
         `application = limited.with_dashboard("/limits", auth=…)`. Requests for the dashboard are not limited."""
         return WsgiMount(self, path, self.dashboard(auth=auth, ledger=ledger))

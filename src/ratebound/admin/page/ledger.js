@@ -121,25 +121,37 @@ export class LedgerPanel {
     const time = { since: since(now).toISOString(), until: until.toISOString() };
     for (const range of Object.keys(RANGES))
       byId(`past-${range}`).setAttribute("aria-pressed", String(range === this.range));
-    try {
-      const [totals, top, denials] = await Promise.all([
-        call("GET", query("api/ledger/totals", { ...time, by, zone: ZONE })),
-        call("GET", query("api/ledger/top", { ...time, by: this.measure, most: 10, ...names })),
-        call("GET", query("api/ledger/denials", time)),
-      ]);
-      if (number !== this.reading) return;
-      for (const one of top.top) if (one.name) this.names.set(one.client, one.name);
-      this.chart.show(totals.totals, by);
-      this.top.show(top.top.map((one) => ({ ...one, name: this.names.get(one.client) })));
-      this.denials.show(denials.denials);
-      setShown(byId("past-problem"), false);
-    } catch (error) {
-      if (number !== this.reading) return;
-      if (names.names || error.status === undefined) throw error;
-      if (error.status === 401) return this.page.leave(error);
-      setText(byId("past-problem"), error.message); // what was read before stays
-      setShown(byId("past-problem"), true);
-    }
+    // Each by itself: the top clients of a year may take a large ledger longer than the server waits
+    const parts = [
+      [query("api/ledger/totals", { ...time, by, zone: ZONE }), (found) => this.chart.show(found.totals, by)],
+      [
+        query("api/ledger/top", { ...time, by: this.measure, most: 10, ...names }),
+        (found) => this.showTop(found.top),
+      ],
+      [query("api/ledger/denials", time), (found) => this.denials.show(found.denials)],
+    ];
+    const failures = [];
+    await Promise.all(
+      parts.map(async ([path, show]) => {
+        try {
+          const found = await call("GET", path);
+          if (number === this.reading) show(found);
+        } catch (error) {
+          if (error.status === undefined) throw error;
+          failures.push(error);
+        }
+      }),
+    );
+    if (number !== this.reading) return;
+    const signedOut = failures.find((error) => error.status === 401);
+    if (signedOut) return this.page.leave(signedOut);
+    setText(byId("past-problem"), [...new Set(failures.map((error) => error.message))].join("\n"));
+    setShown(byId("past-problem"), failures.length > 0); // what was read before stays
+  }
+
+  showTop(top) {
+    for (const one of top) if (one.name) this.names.set(one.client, one.name);
+    this.top.show(top.map((one) => ({ ...one, name: this.names.get(one.client) })));
   }
 }
 

@@ -15,7 +15,7 @@ from copy import copy
 from functools import partial
 from typing import Literal, NamedTuple
 
-from ratebound.clock import Clock
+from ratebound.clock import Clock, wall_clock
 from ratebound.errors import InvalidLimit, StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import LOG_COUNT, Group, Limit, Mode
@@ -33,6 +33,7 @@ from ratebound.storage.threads import Threads
 FIRST_PAUSE = 0.0005  # seconds at most, after the second swap that came too late; then twice as long each time
 LONGEST_PAUSE = 0.01
 BATCH = 100  # groups that a thread decides at once for tasks
+EARLIER = 0.05  # of the deadline: so much before it the calls of threads end, for tasks
 MOST_THREADS = 2  # for the tasks that call the same servers
 CROWDED = "the processes that share this key changed it more often than this one could in time: use a larger ?timeout="
 Answer = Sequence[Row] | StorageError
@@ -66,7 +67,7 @@ class MemcachedStorage:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.address: MemcachedAddress = read_url(url)
         self.deadline = self.address.timeout  # every call has ended by then
-        self._clock: Clock = clock or _wall_clock
+        self._clock: Clock = clock or wall_clock
         self._servers = [ServerConnections(one, self.address.connect_timeout) for one in self.address.servers]
         self._lines: KeyLines[ItemJob] = KeyLines()
         if len(self._servers) > 1:
@@ -112,8 +113,7 @@ class MemcachedStorage:
 
     def job(self, group: Group, mode: Mode) -> Job:
         """Return what is to be done for a group. Raises InvalidLimit for a limit that is not kept here."""
-        first = group[0][0]
-        is_split = False
+        is_split, first = False, group[0][0]
         for key, limits, *_ in group:
             is_split = is_split or key != first
             for limit in limits:
@@ -412,8 +412,10 @@ class AsyncMemcachedStorage:
         answers: list[Answer]
         jobs = [job for call in calls for job in call.jobs]
         try:
-            # A caller whose own time is up before does not wait for it.
-            answers = self.shared.answers(jobs, max(call.until for call in calls))
+            # A little before the callers' own time is up, so that they learn what has failed. One whose time is up
+            # earlier does not wait for it.
+            until = max(call.until for call in calls) - EARLIER * self.deadline
+            answers = self.shared.answers(jobs, until)
         except BaseException as error:
             failed = StorageError(f"the call of Memcached failed ({type(error).__name__}: {error})")
             failed.__cause__ = error
@@ -531,7 +533,3 @@ def _answers(jobs: Sequence[ItemJob], states: dict[bytes, bytes], now: int) -> t
                 states.pop(name, None)
         answers.append(rows)
     return answers, is_changed
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1000

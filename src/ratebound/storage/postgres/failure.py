@@ -81,18 +81,20 @@ ADVICE = {
     "pg_hba.conf": "allow this user and host in pg_hba.conf of the server",
     "invalid connection option": "leave the option out of the URL, or install a later libpq",
 }
-LATE = ("55P03", "57014")  # no lock within lock_timeout; cancelled by statement_timeout
+NO_LOCK, CANCELLED = "55P03", "57014"  # after lock_timeout; after statement_timeout, or by an operator
 
 
 def meaning_of(error: ServerError, url: str, deadline: float) -> StorageError:
     """Return the StorageError for an error of the server. Nothing was charged."""
-    if error.sqlstate in LATE:
+    if error.sqlstate == NO_LOCK:
         return TooLate(
             f"a lock in PostgreSQL was not free within {deadline:g} s: another process has it, or many wait for the"
             f" same key ({error})",
             undone=True,
             outage=False,
         )
+    if error.sqlstate == CANCELLED:
+        return TooLate(f"PostgreSQL did not finish within {deadline:g} s, or was told to stop ({error})", undone=True)
     found = MEANINGS.get(error.sqlstate) or MEANINGS.get(error.sqlstate[:2], UNKNOWN)
     text = found.text.format(message=error, url=url, sqlstate=error.sqlstate or "without a code")
     return StorageError(text, undone=True, outage=found.outage)

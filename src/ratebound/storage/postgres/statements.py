@@ -47,10 +47,10 @@ class Statements:
         # back after `idle_in_transaction_session_timeout`. Settings end with the transaction: PgBouncer gives the
         # connection to others.
         names = ["lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"]
-        calls = [f"set_config('{name}', ${place}, true)" for name, place in zip(names, (1, 1, 2), strict=True)]
+        calls = [f"set_config('{name}', ${place}, true)" for place, name in enumerate(names, 1)]
         if address.synchronous_commit:
             calls.append(f"set_config('synchronous_commit', '{address.synchronous_commit}', true)")
-        self.settings = made("settings", f"SELECT {', '.join(calls)}", TEXT, TEXT)
+        self.settings = made("settings", f"SELECT {', '.join(calls)}", TEXT, TEXT, TEXT)
         # `WHERE false` locks rows that are there without writing them; rows that are not there are made. ORDER BY:
         # all processes lock in one order, so that none waits for another that waits for it.
         upsert = "ON CONFLICT (name) DO UPDATE SET"
@@ -99,13 +99,13 @@ class Statements:
         self.lock_sweep = made("lock_sweep", f"SELECT cursor FROM {schema} {component} FOR UPDATE SKIP LOCKED")
         self.next_names = made(
             "next_names",
-            f"SELECT name, expires <= coalesce($2, {NOW}) FROM {states} WHERE name > $1 ORDER BY name LIMIT $3",
+            f"SELECT name, expires < coalesce($2, {NOW}) FROM {states} WHERE name > $1 ORDER BY name LIMIT $3",
             *(BYTEA, INT8, INT8),
         )
         self.sweep = made(
             "sweep",
             f"DELETE FROM {states} WHERE name = ANY (ARRAY(SELECT name FROM {states} WHERE name = ANY ($1)"
-            f" AND expires <= coalesce($2, {NOW}) FOR UPDATE SKIP LOCKED))",
+            f" AND expires < coalesce($2, {NOW}) FOR UPDATE SKIP LOCKED))",
             *(BYTEAS, INT8),
         )
         self.move_cursor = made("move_cursor", f"UPDATE {schema} SET cursor = $1 {component}", BYTEA)

@@ -187,9 +187,9 @@ class Transactions:
     def _settings(self, ends: float) -> Bound:
         """Return the statement that bounds a transaction: the server gives up a little before its caller does."""
         left = 1000 * (ends - time.monotonic())
-        most = str(max(int(left - max(left / 10, 5)), 1)).encode()
-        idle = str(int(1000 * max(1.0, 4 * self._timeout))).encode()
-        return Bound(self._statements.settings, (most, idle))
+        most = left - max(left / 10, 5)
+        milliseconds = (0.9 * most, most, 1000 * max(1.0, 4 * self._timeout))  # first the lock: its error says why
+        return Bound(self._statements.settings, tuple(str(max(int(each), 1)).encode() for each in milliseconds))
 
     def _commit(self, link: Link, bound: Sequence[Bound], ends: float) -> Steps[list[StatementAnswer]]:
         """Send statements and a COMMIT. Raises StorageError if it is unknown whether that was done.

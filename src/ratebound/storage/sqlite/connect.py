@@ -9,14 +9,14 @@ import contextlib
 import os
 import random
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from ratebound.errors import StorageError
-from ratebound.storage.blame import Blameless, TooLate, is_programs_own
+from ratebound.storage.blame import TooLate, is_programs_own
 from ratebound.storage.sqlite.address import SqliteAddress
 
 try:
@@ -28,7 +28,9 @@ APPLICATION_ID = 0x5262_6E64  # "Rbnd": SQLite keeps it in the header of the fil
 VERSION = 1  # of all tables in a file
 PAUSE = 0.0004  # seconds between two looks at the lock of another process, at most
 JOURNAL_SIZE = 16 << 20  # bytes that the write-ahead log keeps on the disk at most while it is idle
-AT_FORK = 1.0  # seconds that a fork waits for the calls of other threads
+LOOK = 0.005  # seconds between two looks whether the file was deleted or replaced
+RESERVED = 0.02  # seconds for which a thread that waits reserves the next turn; then it does so again
+AT_FORK = 2.0  # seconds that a fork waits for the calls of other threads
 FOLLOWERS = ("-wal", "-shm", "-journal")  # files that SQLite puts beside a database
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -136,7 +138,7 @@ def raise_for(error: BaseException, address: SqliteAddress) -> NoReturn:
 
 def _advice(error: BaseException, path: str) -> str:
     code, extended = _code(error), getattr(error, "sqlite_errorcode", None) or 0
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return f"cannot open {path}: check that its folder is there, and that this user may write to it"
     if code == sqlite3.SQLITE_FULL:
         return f"{path} cannot grow: the disk is full, or the database has reached its max_page_count; free some space"
@@ -146,8 +148,6 @@ def _advice(error: BaseException, path: str) -> str:
         return f"{path} is damaged: stop its processes, and restore it from a backup or move it away"
     if code == sqlite3.SQLITE_READONLY:
         return f"{path} is read-only: this user must be allowed to write to the file and to its folder"
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-        return f"cannot open {path}: check that its folder is there, and that this user may write to it"
     if code == sqlite3.SQLITE_PROTOCOL or (code == sqlite3.SQLITE_IOERR and extended in _SHARED_MEMORY):
         return f"{path} cannot be locked or mapped: put it on a local disk, not on a network file system"
     if code == sqlite3.SQLITE_IOERR:
@@ -240,6 +240,24 @@ def _lock_folder(folder: int, path: str, ends: float) -> None:
         time.sleep(PAUSE)
 
 
+class TurnToken:
+    """The right to use the connection of a file. There is one for each file: the thread that refers to it has the turn.
+
+    One that is lost comes back by itself: a signal handler may raise at any moment, also just before a turn is given
+    back.
+    """
+
+    __slots__ = ("__weakref__", "_file")
+
+    def __init__(self, file: "SqliteFile") -> None:
+        self._file = ref(file)
+
+    def __del__(self) -> None:
+        file = self._file()
+        if file is not None:
+            file.give_turn_back(TurnToken(file))
+
+
 class SqliteFile:
     """One connection to a file, which is opened on first use and which one thread has at a time.
 
@@ -252,14 +270,43 @@ class SqliteFile:
         self, address: SqliteAddress, prepare: Callable[[sqlite3.Connection, float], None] | None = None
     ) -> None:
         self.address = address
-        # A thread that has the turn may call `connection` and `close_now`. A lock that knows its owner: a signal
-        # handler that raises just after it was taken must not leave it taken for ever.
-        self.turn: Any = threading.RLock()
         self.when_free: Callable[[], None] | None = None  # called after the turn was given back
         self._prepare = prepare
         self._connection: sqlite3.Connection | None = None
         self._identity = (0, 0)  # device and inode of the file that is open
+        self._next_look = 0.0  # at the file, by time.monotonic()
+        # While a thread waits, others that do not wait get no turn: they would come first again and again.
+        self._reserved_until = 0.0
+        self._is_broken = False  # by a fork
+        self._turns: SimpleQueue[TurnToken] = SimpleQueue()
+        self._turns.put(TurnToken(self))
         _files.add(self)
+
+    def take_turn(self, timeout: float = 0.0) -> TurnToken | None:
+        """Return the turn, or None if another thread does not give it back within `timeout` seconds.
+
+        A thread that has it may call `connection`, `failed` and `close_now`.
+        """
+        try:
+            if timeout <= 0:
+                is_reserved = self._reserved_until and time.monotonic() < self._reserved_until
+                return None if is_reserved else self._turns.get_nowait()
+            ends = time.monotonic() + timeout
+            while (now := time.monotonic()) < ends:
+                self._reserved_until = now + RESERVED
+                with contextlib.suppress(Empty):
+                    turn = self._turns.get(timeout=min(ends - now, RESERVED))
+                    self._reserved_until = 0.0
+                    return turn
+            return None
+        except Empty:
+            return None
+
+    def give_turn_back(self, turn: TurnToken) -> None:
+        """Let another thread have the connection."""
+        self._turns.put(turn)
+        if self.when_free is not None:
+            self.when_free()
 
     @contextlib.contextmanager
     def connected(self, ends: float) -> Iterator[sqlite3.Connection]:
@@ -267,10 +314,10 @@ class SqliteFile:
 
         Exceptions of SQLite become a StorageError, whose `undone` is True.
         """
-        self.check_is_not_nested()
+        turn = self.take_turn(ends - time.monotonic())
+        if turn is None:
+            raise self.too_late()
         try:
-            if not self.turn.acquire(timeout=max(ends - time.monotonic(), 0.0)):
-                raise self.too_late()
             connection = self.connection(ends)
             try:
                 yield connection
@@ -280,30 +327,27 @@ class SqliteFile:
                 raise_for(error, self.address)
             roll_back(connection)
         finally:
-            self.give_turn_back()
-
-    def check_is_not_nested(self) -> None:
-        """Raise StorageError if this thread has the turn already: a signal handler interrupted a call to make another.
-
-        Waiting for the first call would be of no use.
-        """
-        if self.turn._is_owned():
-            raise Blameless(f"a signal handler used {self.address.path} while the program was using it", undone=True)
-
-    def give_turn_back(self) -> None:
-        """Let another thread have the connection. Does nothing if this thread does not have the turn."""
-        if self.turn._is_owned():
-            self.turn.release()
-            if self.when_free is not None:
-                self.when_free()
+            self.give_turn_back(turn)
 
     def connection(self, ends: float) -> sqlite3.Connection:
         """Return the open connection. The caller has the turn. Raises StorageError."""
+        if self._is_broken:
+            raise StorageError(
+                f"this process was forked while a thread used {self.address.path}, so it cannot use SQLite: start it by"
+                " 'spawn' instead of 'fork'",
+                undone=True,
+            )
         connection = self._connection
         if connection is not None:
+            if connection.in_transaction:  # of a thread that lost its turn
+                roll_back(connection)
+            now = time.monotonic()
+            if now < self._next_look:
+                return connection
             try:
                 found = os.stat(self.address.path)
                 if (found.st_dev, found.st_ino) == self._identity:
+                    self._next_look = now + LOOK
                     return connection
             except OSError:  # it was deleted: then a new one is made
                 pass
@@ -317,6 +361,7 @@ class SqliteFile:
             connection.close()
             raise_for(error, self.address)
         self._identity = (found.st_dev, found.st_ino)
+        self._next_look = 0.0
         self._connection = connection
         return connection
 
@@ -334,12 +379,12 @@ class SqliteFile:
 
     def close(self, timeout: float) -> None:
         """Close the connection as soon as no thread has it, but wait no longer than `timeout` seconds for that."""
-        self.check_is_not_nested()
-        try:
-            if self.turn.acquire(timeout=timeout):
+        turn = self.take_turn(timeout)
+        if turn is not None:
+            try:
                 self.close_now()
-        finally:
-            self.give_turn_back()
+            finally:
+                self.give_turn_back(turn)
 
     def too_late(self) -> TooLate:
         """Return the error for a call that waited for others until its deadline."""
@@ -349,38 +394,46 @@ class SqliteFile:
             undone=True,
         )
 
-    def before_fork(self) -> bool:
-        """Close the connection and keep the turn. Return False if another thread does not give it back in time."""
-        if not self.turn.acquire(timeout=AT_FORK):
-            return False
-        self.close_now()
-        return True
+    def before_fork(self) -> TurnToken | None:
+        """Close the connection and return the turn; None if another thread does not give it back in time."""
+        turn = self.take_turn(AT_FORK)
+        if turn is not None:
+            self.close_now()
+        return turn
 
     def in_child(self) -> None:
-        """Begin anew. A connection that is still open is the parent's: it must not be closed here, nor collected."""
-        self.turn = threading.RLock()
+        """Begin anew. A connection that is still open is the parent's: it must not be closed here, nor collected.
+
+        SQLite may be locked for ever then, by a thread that does not exist here.
+        """
+        self._turns = SimpleQueue()
+        self._turns.put(TurnToken(self))
         if self._connection is not None:
             _abandoned.append(self._connection)
             self._connection = None
+            self._is_broken = True
 
 
 _files: "WeakSet[SqliteFile]" = WeakSet()  # of this process
-_forking: list[SqliteFile] = []  # those whose turn the forking thread has
+_forking: list[tuple[SqliteFile, TurnToken]] = []  # while a thread forks: files that it has closed, with their turns
 _abandoned: list[Any] = []
 
 
 def _before_fork() -> None:
     for file in list(_files):
-        if file.before_fork():
-            _forking.append(file)
+        turn = file.before_fork()
+        if turn is not None:
+            _forking.append((file, turn))
 
 
 def _in_parent() -> None:
     while _forking:
-        _forking.pop().give_turn_back()
+        file, turn = _forking.pop()
+        file.give_turn_back(turn)
 
 
 def _in_child() -> None:
+    _abandoned.extend(_forking)  # a turn of the parent must not come back here
     _forking.clear()
     for file in list(_files):
         file.in_child()

@@ -22,7 +22,7 @@ from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import Mode
 from ratebound.outcome import Row
-from ratebound.storage.blame import Blameless, TooLate, is_programs_own
+from ratebound.storage.blame import TooLate, is_programs_own
 from ratebound.storage.sqlite.connect import SqliteFile, begin, roll_back, storage_error
 from ratebound.storage.sqlite.tables import read_states, sweep, write_states
 from ratebound.storage.stored_states import StateChange, StoredGroup
@@ -39,13 +39,8 @@ KEPT_EXPIRED = 60_000_000  # microseconds: a clock that steps back a little must
 STREAK = 0.01  # seconds of transactions without a pause
 REST = 0.0004  # seconds of a pause; also the time between two transactions that is none
 LATELY = 1.0  # seconds
+LOOK_AGAIN = 0.02  # seconds after which a waiting thread looks for itself: the one to wake it may be interrupted
 NO_THREAD = "the operating system allows no more threads to call the database"
-INTERRUPTED = "a signal handler interrupted the thread that decided for several"
-
-
-def microseconds_now() -> int:
-    """Return the time of this host: all processes of the file share it, and it goes on after a restart."""
-    return time.time_ns() // 1000
 
 
 class PendingCall:
@@ -85,16 +80,16 @@ class PendingCall:
 class GroupCommit:
     """The one writer of a process to a file. Calls come from any thread, and from tasks."""
 
-    def __init__(self, file: SqliteFile, clock: Clock | None, threads: Threads) -> None:
+    def __init__(self, file: SqliteFile, clock: Clock, threads: Threads) -> None:
         self._file = file
-        self._clock = microseconds_now if clock is None else clock
+        self._clock = clock
         self._threads = threads
         self._swept_until = b""
         self._next_sweep = 0.0
         self._new_states = 0  # since the last sweep
         self._ended = 0.0  # when the last transaction ended
         self._streak_began = 0.0
-        self._contended_until = 0.0
+        self._contended_until = 0.0  # 0 if no other process writes
         self.renew()
         renew_in_children(self)
         file.when_free = self.wake_next
@@ -105,15 +100,45 @@ class GroupCommit:
         self._lock = threading.Lock()  # of `_is_served`
         self._is_served = False  # True while a thread decides the calls of tasks
 
+    def decide_alone(self, group: StoredGroup, mode: Mode, ends: float) -> list[Sequence[Row]]:
+        """Decide one group, in a transaction of its own if nobody else writes now. Raises StorageError.
+
+        The fast path of `decide`: what is not usual goes there.
+        """
+        file = self._file
+        turn = None if self._waiting or self._contended_until else file.take_turn()
+        if turn is None:
+            return self.decide(PendingCall([group], mode, ends))
+        connection = None
+        try:
+            connection = file.connection(ends)
+            connection.execute("BEGIN IMMEDIATE")
+            found: dict[bytes, bytes] = {}
+            read_states(connection, group.names, found)
+            rows, changes = group.decide(found, mode, self._clock())
+            for change in changes:
+                self._new_states += not found[change.name]
+            write_states(connection, changes)
+            self._sweep_if_due(connection)
+            connection.execute("COMMIT")
+            return [rows]
+        except sqlite3.Error:  # nothing is charged: again, step by step
+            pass
+        finally:
+            if connection is not None and connection.in_transaction:
+                roll_back(connection)
+            file.give_turn_back(turn)
+        return self.decide(PendingCall([group], mode, ends))
+
     def decide(self, call: PendingCall) -> list[Sequence[Row]]:
         """Decide a call in this thread, or wait for a thread that decides it. Raises StorageError."""
         file = self._file
-        file.check_is_not_nested()
+        turn = file.take_turn()
         try:
-            if not file.turn.acquire(blocking=False):
+            if turn is None:
                 call.wake = SimpleQueue()
                 self._waiting.append(call)
-                while not file.turn.acquire(blocking=False):
+                while (turn := file.take_turn()) is None:
                     if self._is_answered(call):
                         return call.result()
             if call.answer is None:
@@ -123,23 +148,28 @@ class GroupCommit:
             self.withdraw(call)  # nobody waits for it any more
             raise
         finally:
-            file.give_turn_back()
+            if turn is not None:
+                file.give_turn_back(turn)
         return call.result()
 
     def _is_answered(self, call: PendingCall) -> bool:
         """Wait until another thread has answered a call, or has given its turn back. Raises TooLate."""
         assert call.wake is not None
+        left = call.ends - time.monotonic()
         try:
-            call.wake.get(timeout=max(call.ends - time.monotonic(), 0.0))
+            call.wake.get(timeout=min(max(left, 0.0), LOOK_AGAIN))
         except Empty:
-            error = self.late(call)
-            self.wake_next()  # this thread may have been woken in vain just now
-            if call.answer is None:
-                raise error from None
+            if left <= 0:
+                error = self.late(call)
+                self.wake_next()  # this thread may have been woken in vain just now
+                if call.answer is None:
+                    raise error from None
         return call.answer is not None
 
     def wake_next(self) -> None:
         """Wake a thread that waits for the turn, which is free now."""
+        if not self._waiting:
+            return
         for call in self._waiting.copy():
             if call.wake is not None and not call.claim.locked():
                 call.wake.put(None)
@@ -148,14 +178,19 @@ class GroupCommit:
     def submit(self, call: PendingCall) -> None:
         """Let a thread decide a call, and resolve its future. Raises StorageError if there is no thread."""
         self._waiting.append(call)
+        if not self._is_serving():
+            self.withdraw(call)
+            raise StorageError(NO_THREAD, undone=True)
+
+    def _is_serving(self) -> bool:
+        """Start the thread that decides the calls of tasks, unless it runs. Return False if there is no thread."""
         with self._lock:
             if self._is_served:
-                return
+                return True
             self._is_served = True
         if self._threads.queue(self._serve) is None:
             self._is_served = False
-            self.withdraw(call)
-            raise StorageError(NO_THREAD, undone=True)
+        return self._is_served
 
     def withdraw(self, call: PendingCall) -> bool:
         """Return True if a call is not decided and will not be; False if a thread is deciding it."""
@@ -190,12 +225,13 @@ class GroupCommit:
                 self._fail_tasks(waiting, error)
 
     def _decide_all(self, ends: float) -> None:
+        turn = self._file.take_turn(ends - time.monotonic())
+        if turn is None:
+            raise self._file.too_late()
         try:
-            if not self._file.turn.acquire(timeout=max(ends - time.monotonic(), 0.0)):
-                raise self._file.too_late()
             self._decide_waiting(None, ends)
         finally:
-            self._file.give_turn_back()
+            self._file.give_turn_back(turn)
 
     def _decide_waiting(self, own: PendingCall | None, ends: float) -> None:
         """Decide the waiting calls in one transaction, `own` among them. The caller has the turn, and claimed `own`.
@@ -235,16 +271,17 @@ class GroupCommit:
                 if own is None:
                     raise failure from failure.__cause__
                 return
-            others = [call for call in calls if call is not own]
-            _give(others, [Blameless(INTERRUPTED, undone=True) for _ in others])
+            self._put_back([call for call in calls if call is not own])
             raise
         _give(calls, answers)
 
     def _begin(self, connection: sqlite3.Connection, ends: float) -> None:
         now = time.monotonic()
+        if now > self._contended_until:
+            self._contended_until = 0.0
         if now - self._ended > REST:
             self._streak_began = now
-        elif now < self._contended_until and now - self._streak_began > STREAK:
+        elif self._contended_until and now - self._streak_began > STREAK:
             time.sleep(REST)
             self._streak_began = now
         if begin(connection, self._file.address, ends):
@@ -295,6 +332,14 @@ class GroupCommit:
             if call.claim.acquire(blocking=False):
                 calls.append(call)
                 groups += len(call.groups)
+
+    def _put_back(self, calls: Sequence[PendingCall]) -> None:
+        """Let calls wait again: the program's own exception interrupted the thread that was deciding them."""
+        for call in reversed(calls):
+            call.claim.release()
+            self._waiting.appendleft(call)
+        if any(call.loop is not None for call in calls):
+            self._is_serving()
 
     def _fail_tasks(self, waiting: Iterable[PendingCall], error: StorageError) -> None:
         """Give an error to tasks that were waiting; one about a deadline only to those whose own deadline has passed.

@@ -4,7 +4,7 @@ The page asks for figures every two seconds. There are no events here, because D
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpResponse
@@ -14,20 +14,17 @@ from ratebound.admin.messages import AdminRequest
 from ratebound.flow import run
 from ratebound.policy.functions import check_takes
 from ratebound.web.body import django_body
-from ratebound.web.dashboard import Auth, needing_auth
+from ratebound.web.dashboard import Auth, DashboardLedger, needing_auth
 from ratebound.web.dashboard import Operator as Operator
 from ratebound.web.django.calling import at_once
 from ratebound.web.django.configuration import BODY_ERRORS, DASHBOARDS, configured_limits
 from ratebound.web.django.request import visit_of
 
-if TYPE_CHECKING:
-    from ratebound.ledger import Ledger
-
 NAME = "ratebound"
 
 
 @needing_auth
-def dashboard(*, auth: Auth[[Any]], ledger: "Ledger | None" = None) -> tuple[list[URLPattern], str, str]:
+def dashboard(*, auth: Auth[[Any]], ledger: DashboardLedger | None = None) -> tuple[list[URLPattern], str, str]:
     """Return the URLs of the dashboard, for `path`: `path("limits/", dashboard(auth=staff_operator))`.
 
     `auth` is a function of the HttpRequest, which may be async. It returns None, "read", "write", or an Operator. What

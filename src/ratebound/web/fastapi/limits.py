@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from anyio import Event, from_thread
@@ -25,7 +25,7 @@ from ratebound.usage import Usage
 from ratebound.web.asgi import messages_endpoint, reject, request_view, user_of
 from ratebound.web.asgi_types import STATE, VISIT, Receive, Scope, Send
 from ratebound.web.body import starlette_body
-from ratebound.web.dashboard import Auth, Operator, asgi_dashboard, needing_auth
+from ratebound.web.dashboard import Auth, DashboardLedger, Operator, asgi_dashboard, needing_auth
 from ratebound.web.fastapi.application import ROUTED, LimitedApplication
 from ratebound.web.fastapi.dashboard import DashboardEntrance, MountedDashboard
 from ratebound.web.fastapi.middleware import InnermostMiddleware, OutermostMiddleware
@@ -50,9 +50,6 @@ from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 from ratebound.web.user import check_user, identified, names_user, user_id, user_is_given
 from ratebound.web.visit import Visit
 from ratebound.web.websocket import POLICY_VIOLATION
-
-if TYPE_CHECKING:
-    from ratebound.ledger import Ledger
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -199,7 +196,7 @@ class RateLimits:
         return self.exempt(usage_page)
 
     @needing_auth
-    def dashboard(self, *, auth: Auth[[Request]], ledger: "Ledger | None" = None) -> MountedDashboard:
+    def dashboard(self, *, auth: Auth[[Request]], ledger: DashboardLedger | None = None) -> MountedDashboard:
         """Return the dashboard of these limits as an application: `app.mount("/limits", limits.dashboard(auth=…))`.
 
         `auth` is a function of the Request, which may be async. It returns None, "read", "write", or an Operator. What

@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack
 from weakref import WeakSet
 
 import flask
@@ -19,7 +19,7 @@ from ratebound.policy.runtime.operator_overrides import ClientOverride
 from ratebound.policy.runtime.operator_switches import RuleSwitch, SwitchState
 from ratebound.slots import Holder
 from ratebound.usage import Usage
-from ratebound.web.dashboard import Auth, Operator, needing_auth
+from ratebound.web.dashboard import Auth, DashboardLedger, Operator, needing_auth
 from ratebound.web.flask.application import LimitedFlask, LimitedPart, current_request, limited_application
 from ratebound.web.flask.dashboard import dashboard_blueprint
 from ratebound.web.flask.routes import Routes, listed
@@ -31,9 +31,6 @@ from ratebound.web.route_limit import RouteLimit, declare, declared, route_limit
 from ratebound.web.route_limit import exempt as mark_exempt
 from ratebound.web.rule_names import full_name, short_name
 from ratebound.web.user import check_user, counts_by_user_alone
-
-if TYPE_CHECKING:
-    from ratebound.ledger import Ledger
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -245,7 +242,7 @@ class RateLimits:
 
     @needing_auth
     def dashboard(
-        self, *, auth: Auth[[]], name: str = "ratebound_dashboard", ledger: "Ledger | None" = None
+        self, *, auth: Auth[[]], name: str = "ratebound_dashboard", ledger: DashboardLedger | None = None
     ) -> flask.Blueprint:
         """Return the dashboard of these limits as a blueprint:
         `app.register_blueprint(limits.dashboard(auth=…), url_prefix="/limits")`.
