@@ -342,6 +342,27 @@ def test_a_task_gets_its_answer_though_the_thread_that_decided_for_it_was_interr
     asyncio.run(play())
 
 
+def test_a_thread_that_has_answered_all_tasks_before_it_is_known_to_run_is_no_missing_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        storage = AsyncSqliteStorage(str(path), deadline=LONG, synchronous="off")
+        queue = storage.shared.threads.queue
+
+        def slow(function: Any) -> Any:
+            job = queue(function)
+            assert job is not None
+            job.replies.get(timeout=LONG)
+            return job
+
+        monkeypatch.setattr(storage.shared.threads, "queue", slow)
+        assert (await storage.evaluate([group()]))[0][0][1] == 999
+        monkeypatch.undo()
+        await storage.close()
+
+    asyncio.run(play())
+
+
 # Restarts and closing
 
 
