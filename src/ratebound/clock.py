@@ -22,6 +22,11 @@ def ticking(clock: Clock | None) -> tuple[Callable[[], int], int]:
     return time.monotonic_ns, (time.time_ns() - time.monotonic_ns()) // 1000
 
 
+def wall_clock() -> int:
+    """Return the time of this host in microseconds. It goes on after a restart, and it may step."""
+    return time.time_ns() // 1000
+
+
 def pause() -> None:
     """Let other threads run, and signal handlers: not compiled, because compiled code runs none."""
     time.sleep(0)

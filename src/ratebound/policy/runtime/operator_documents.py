@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from time import time_ns
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from ratebound.clock import EPOCH, SECOND, Clock, utc_datetime
+from ratebound.clock import EPOCH, SECOND, Clock, utc_datetime, wall_clock
 from ratebound.errors import StorageError
 from ratebound.flow import Flow
 from ratebound.fork import renew_in_children
@@ -378,11 +377,7 @@ def clock_of(storage: Any) -> Clock:
     if states is not None:
         return states.now
     given: Clock | None = getattr(storage, "_clock", None)
-    return _wall_clock if given is None else given
-
-
-def _wall_clock() -> int:
-    return time_ns() // 1000
+    return wall_clock if given is None else given
 
 
 class CopiedContents:

@@ -15,10 +15,10 @@ from copy import copy
 from functools import partial
 from typing import Literal, NamedTuple
 
-from ratebound.clock import Clock
+from ratebound.clock import Clock, wall_clock
 from ratebound.errors import InvalidLimit, StorageError
 from ratebound.fork import renew_in_children
-from ratebound.limit import Group, Limit, Mode
+from ratebound.limit import LOG_COUNT, Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.storage import parts
 from ratebound.storage.blame import Blameless, TooLate
@@ -67,7 +67,7 @@ class MemcachedStorage:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.address: MemcachedAddress = read_url(url)
         self.deadline = self.address.timeout  # every call has ended by then
-        self._clock: Clock = clock or _wall_clock
+        self._clock: Clock = clock or wall_clock
         self._servers = [ServerConnections(one, self.address.connect_timeout) for one in self.address.servers]
         self._lines: KeyLines[ItemJob] = KeyLines()
         if len(self._servers) > 1:
@@ -117,8 +117,8 @@ class MemcachedStorage:
         for key, limits, *_ in group:
             is_split = is_split or key != first
             for limit in limits:
-                if not limit.numbers.plain:
-                    raise InvalidLimit(refusal(limit))
+                if (not limit.numbers.plain or limit.count > LOG_COUNT) and (reason := refusal(limit)):
+                    raise InvalidLimit(reason)
         if is_split:
             return SplitJob(group, mode)
         stored = StoredGroup(group, self.address.names)
@@ -533,7 +533,3 @@ def _answers(jobs: Sequence[ItemJob], states: dict[bytes, bytes], now: int) -> t
                 states.pop(name, None)
         answers.append(rows)
     return answers, is_changed
-
-
-def _wall_clock() -> int:
-    return time.time_ns() // 1000

@@ -138,7 +138,7 @@ def raise_for(error: BaseException, address: SqliteAddress) -> NoReturn:
 
 def _advice(error: BaseException, path: str) -> str:
     code, extended = _code(error), getattr(error, "sqlite_errorcode", None) or 0
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         return f"cannot open {path}: check that its folder is there, and that this user may write to it"
     if code == sqlite3.SQLITE_FULL:
         return f"{path} cannot grow: the disk is full, or the database has reached its max_page_count; free some space"
@@ -148,8 +148,6 @@ def _advice(error: BaseException, path: str) -> str:
         return f"{path} is damaged: stop its processes, and restore it from a backup or move it away"
     if code == sqlite3.SQLITE_READONLY:
         return f"{path} is read-only: this user must be allowed to write to the file and to its folder"
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
-        return f"cannot open {path}: check that its folder is there, and that this user may write to it"
     if code == sqlite3.SQLITE_PROTOCOL or (code == sqlite3.SQLITE_IOERR and extended in _SHARED_MEMORY):
         return f"{path} cannot be locked or mapped: put it on a local disk, not on a network file system"
     if code == sqlite3.SQLITE_IOERR:
@@ -243,7 +241,7 @@ def _lock_folder(folder: int, path: str, ends: float) -> None:
 
 
 class TurnToken:
-    """The right to use the connection of a file. There is one for each file, and whoever refers to it has the turn.
+    """The right to use the connection of a file. There is one for each file: the thread that refers to it has the turn.
 
     One that is lost comes back by itself: a signal handler may raise at any moment, also just before a turn is given
     back.

@@ -39,15 +39,8 @@ KEPT_EXPIRED = 60_000_000  # microseconds: a clock that steps back a little must
 STREAK = 0.01  # seconds of transactions without a pause
 REST = 0.0004  # seconds of a pause; also the time between two transactions that is none
 LATELY = 1.0  # seconds
-LOOK_AGAIN = (
-    0.02  # seconds after which a waiting thread looks for itself, because the one to wake it may be interrupted
-)
+LOOK_AGAIN = 0.02  # seconds after which a waiting thread looks for itself: the one to wake it may be interrupted
 NO_THREAD = "the operating system allows no more threads to call the database"
-
-
-def microseconds_now() -> int:
-    """Return the time of this host: all processes of the file share it, and it goes on after a restart."""
-    return time.time_ns() // 1000
 
 
 class PendingCall:
@@ -87,9 +80,9 @@ class PendingCall:
 class GroupCommit:
     """The one writer of a process to a file. Calls come from any thread, and from tasks."""
 
-    def __init__(self, file: SqliteFile, clock: Clock | None, threads: Threads) -> None:
+    def __init__(self, file: SqliteFile, clock: Clock, threads: Threads) -> None:
         self._file = file
-        self._clock = microseconds_now if clock is None else clock
+        self._clock = clock
         self._threads = threads
         self._swept_until = b""
         self._next_sweep = 0.0

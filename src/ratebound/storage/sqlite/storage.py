@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from ratebound.clock import Clock
+from ratebound.clock import Clock, wall_clock
 from ratebound.duration import Duration
 from ratebound.errors import StorageError
 from ratebound.limit import Group, Limit, Mode
@@ -17,7 +17,7 @@ from ratebound.storage import Document, HeldSlot
 from ratebound.storage.blame import TooLate
 from ratebound.storage.sqlite.address import DEADLINE, SqliteAddress, read_url
 from ratebound.storage.sqlite.connect import SqliteFile, begin, until_free
-from ratebound.storage.sqlite.group_commit import NO_THREAD, GroupCommit, PendingCall, microseconds_now
+from ratebound.storage.sqlite.group_commit import NO_THREAD, GroupCommit, PendingCall
 from ratebound.storage.sqlite.tables import DELETE, make_tables, read_all_documents, read_states, replace_document
 from ratebound.storage.stored_states import StateChange, StateNames, StoredGroup, holders_in
 from ratebound.storage.threads import Reply, Threads
@@ -50,11 +50,11 @@ class SqliteStorage:
         self.deadline = self.address.timeout
         self.threads = Threads()  # for tasks
         self.names = StateNames(secret)
-        self._clock = microseconds_now if clock is None else clock
+        self._clock = wall_clock if clock is None else clock  # all processes of the file share it
         prepare = partial(_prepare, self.address)
         self._writer = SqliteFile(self.address, prepare)
         self._reader = SqliteFile(self.address, prepare)
-        self.commits = GroupCommit(self._writer, clock, self.threads)
+        self.commits = GroupCommit(self._writer, self._clock, self.threads)
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> "SqliteStorage":

@@ -2,7 +2,7 @@
 
 No cursor is kept: one that the traceback of an error refers to would keep the file open after its connection is closed.
 
-Expired states are removed by whoever writes: a cursor walks over the names, a few rows at a time. There is no index on
+Writers remove expired states: a cursor walks over the names, a few rows at a time. There is no index on
 `expires`, because every decision would have to change it.
 """
 

@@ -1,4 +1,4 @@
-"""One process of many that hit one key: `python -m tests.sqlite.hammer kind url`, started by test_grants.py.
+"""One process of many that hit one key: `python -m tests.hammer kind url`, started by tests/hammers.py.
 
 `kind` is threads or tasks. It plays each job that it reads, one a line: the number of asks, the key, the limit. It
 answers with what each grant left. An outage raises.
@@ -10,13 +10,13 @@ import sys
 import threading
 
 from ratebound import AsyncLimiter, Limiter
-from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
+from ratebound.storage.urls import open_async_storage, open_storage
 
 HANDS = {"threads": 4, "tasks": 50}
 
 
 def with_threads(url: str) -> None:
-    storage = SqliteStorage.from_url(url)
+    storage = open_storage(url)
 
     def job(asks: int, key: str, limit: str) -> list[int]:
         limiter = Limiter(limit, storage=storage, failure="raise")
@@ -47,7 +47,7 @@ def with_threads(url: str) -> None:
 
 
 async def with_tasks(url: str) -> None:
-    storage = AsyncSqliteStorage.from_url(url)
+    storage = open_async_storage(url)
 
     async def job(asks: int, key: str, limit: str) -> list[int]:
         limiter = AsyncLimiter(limit, storage=storage, failure="raise")
