@@ -312,6 +312,17 @@ def test_changes_of_a_gate_are_copied_with_every_flush(ledger: Ledger) -> None:
         assert ledger.audit() == gate.changes()
 
 
+@pytest.mark.parametrize("clients", ["name", "digest"])
+@pytest.mark.parametrize(
+    "key", ["10.0.0.1:8080", "shop.example:42", "jwt.sub:42", "address:::1", "prefix.24:10.0.0.0/24", "a:b", "other"]
+)
+def test_a_client_is_found_by_the_key_of_a_limiter(tmp_path: Path, clients: str, key: str) -> None:
+    with Ledger(f"sqlite:///{tmp_path}/u.db", clients=clients, secret="x", every=3600) as ledger:
+        Limiter("9/minute as m", listeners=[ledger]).hit(key, cost=3)
+        ledger.flush()
+        assert [row.units for row in ledger.usage(key)] == [3]
+
+
 def test_no_change_through_a_gate_is_missed_between_two_flushes(ledger: Ledger) -> None:
     policy = Policy(rules=[Rule("all", "9/minute", by="user")])
     with Gate(policy, storage="memory://", listeners=[ledger]) as gate:

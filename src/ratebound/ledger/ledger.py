@@ -128,7 +128,8 @@ class Ledger:
         is_done = self._writer.close(seconds)
         if not is_done:
             state = self._writer.state
-            log.error("the ledger could not be written, and %d entries are lost: %s", state.pending, state.error)
+            reason = state.error or "its database has not answered in time"
+            log.error("the ledger could not be written, and %d entries are lost: %s", state.pending, reason)
         return is_done
 
     def __enter__(self) -> Self:
