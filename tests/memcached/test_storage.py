@@ -315,9 +315,8 @@ def test_a_limit_that_is_not_kept_raises_where_it_is_given(text: str, url: str) 
         in_memory = Limiter(text)
         with pytest.raises(InvalidLimit, match=REFUSED[text]):
             in_memory.storage = made
-        if not limit.takes_cost:  # a log is refused at last by the size of its item
-            with pytest.raises(InvalidLimit, match="use Redis"):
-                made.evaluate([(("a", (limit,), 1, None, None),)])
+        with pytest.raises(InvalidLimit, match=REFUSED[text]):
+            made.evaluate([(("a", (limit,), 1, None, None),)])
 
 
 POLICIES: dict[str, Callable[[], dict[str, Any]]] = {

@@ -102,6 +102,17 @@ def test_a_restart_between_two_calls_is_not_noticed(server: Postgres, kind: Any)
         assert storage.read_document("x") == (0, b"")
 
 
+def test_operators_do_not_notice_a_restart_either(server: Postgres, kind: Any) -> None:
+    with closing(kind(fresh_url(server))) as storage:
+        storage.evaluate([group("a")])
+        server.restart()
+        storage.reset(group("a"))
+        assert used(storage, "a") == 0
+        server.restart()
+        assert storage.write_document("x", b"1", 0)
+        assert storage.read_document("x") == (1, b"1")
+
+
 def test_a_server_that_ends_the_connection_is_not_noticed_either(server: Postgres, kind: Any) -> None:
     with closing(kind(fresh_url(server))) as storage:
         storage.evaluate([group("a")])

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from ratebound.clock import Clock, wall_clock
 from ratebound.errors import InvalidLimit, StorageError
 from ratebound.fork import renew_in_children
-from ratebound.limit import Group, Limit, Mode
+from ratebound.limit import LOG_COUNT, Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.storage import parts
 from ratebound.storage.blame import Blameless, TooLate
@@ -117,8 +117,8 @@ class MemcachedStorage:
         for key, limits, *_ in group:
             is_split = is_split or key != first
             for limit in limits:
-                if not limit.numbers.plain:
-                    raise InvalidLimit(refusal(limit))
+                if (not limit.numbers.plain or limit.count > LOG_COUNT) and (reason := refusal(limit)):
+                    raise InvalidLimit(reason)
         if is_split:
             return SplitJob(group, mode)
         stored = StoredGroup(group, self.address.names)

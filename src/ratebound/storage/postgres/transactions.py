@@ -117,7 +117,8 @@ class Transactions:
 
         def reset(link: Link, ends: float) -> Steps[None]:
             lock, remove = Bound(statements.lock_there, (names,)), Bound(statements.remove, (names,))
-            yield from self._commit(link, (BEGIN, self._settings(ends), lock, remove), ends)
+            yield from link.exchange((BEGIN, self._settings(ends), lock), ends)
+            yield from self._commit(link, (remove,), ends)
 
         return reset
 
@@ -152,8 +153,9 @@ class Transactions:
             bound = Bound(self._statements.next_document, (*values, int8(version)))
 
         def write(link: Link, ends: float) -> Steps[bool]:
-            answers = yield from self._commit(link, (BEGIN, self._settings(ends), bound), ends)
-            return answers[2].touched == 1
+            yield from link.exchange((BEGIN, self._settings(ends)), ends)
+            answers = yield from self._commit(link, (bound,), ends)
+            return answers[0].touched == 1
 
         return write
 
@@ -190,7 +192,10 @@ class Transactions:
         return Bound(self._statements.settings, tuple(str(max(int(each), 1)).encode() for each in milliseconds))
 
     def _commit(self, link: Link, bound: Sequence[Bound], ends: float) -> Steps[list[StatementAnswer]]:
-        """Send statements and a COMMIT. Raises StorageError if it is unknown whether that was done."""
+        """Send statements and a COMMIT. Raises StorageError if it is unknown whether that was done.
+
+        It is never the first trip of a transaction: a connection that was lost while it was idle must fail before it.
+        """
         try:
             answers = yield from link.exchange((*bound, COMMIT), ends)
             if answers[-1].tag != b"COMMIT":  # PostgreSQL answers so if the transaction had failed before
