@@ -1,6 +1,7 @@
 """The ledger in PostgreSQL: partitions by month, made ahead and dropped; privileges; writers that meet."""
 
 import threading
+import time
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -60,6 +61,21 @@ def test_partitions_of_three_months_are_made_ahead_and_the_rest_has_one_of_its_o
     assert partitions(url) == {"2026_11": 1, "2026_12": 1, "2027_01": 0, "2027_02": 1, "other": 1}, "rows have moved"
     database.write(b"w", 2, [record("2027-02-01")])
     assert partitions(url)["2027_02"] == 1, "the row that moved was added to"
+    database.disconnect()
+
+
+def test_a_machine_whose_clock_is_ahead_removes_nothing(url: str) -> None:
+    database = PostgresLedger(url)
+    now = int(time.time())
+    month = datetime.fromtimestamp(now, UTC).strftime("%Y_%m")
+    database.maintain(now, None)
+    database.write(b"w", 1, [UsageRecord(now // 3600 * 3600, "c", "r", "", 1, 1, 0, 0)])
+    database.maintain(now + 5 * 365 * DAY, 400 * DAY)
+    assert partitions(url)[month] == 1
+    database.write(b"w", 1, [UsageRecord(now // 3600 * 3600, "c", "r", "", 1, 1, 0, 0)])
+    with closing(open_connection(read_url(url))) as connection:
+        totals: Any = connection.execute("SELECT sum(units) FROM ratebound_usage_totals").fetchone()
+    assert totals[0] == 1, "the numbers of flushes are kept, too"
     database.disconnect()
 
 

@@ -101,12 +101,15 @@ class PostgresLedger:
     def maintain(self, now: int, keep: int | None) -> bool:
         """Make partitions of the next months, and remove old ones; see LedgerDatabase.
 
-        Whole months are removed, as soon as all of a month is older than `keep`.
+        Whole months are removed, as soon as all of a month is older than `keep`. What is old must be old by the clock
+        of the database, too: a machine whose clock is ahead removes nothing that others keep.
         """
         with self._writing() as connection:
-            self._run(connection, "DELETE FROM ratebound_flushes WHERE at < %s", (now - FLUSHES_KEPT,))
+            row: Any = connection.execute("SELECT floor(extract(epoch FROM now()))::bigint").fetchone()
+            sure = min(now, int(row[0]))
+            self._run(connection, "DELETE FROM ratebound_flushes WHERE at < %s", (sure - FLUSHES_KEPT,))
         month = MONTHS.index_at(now * SECOND)
-        is_done = keep is None or self._remove_before(MONTHS.index_at((now - keep) * SECOND))
+        is_done = keep is None or self._remove_before(MONTHS.index_at((sure - keep) * SECOND))
         self._make_partitions(range(month, month + AHEAD))
         return is_done
 
