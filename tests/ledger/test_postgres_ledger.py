@@ -118,13 +118,17 @@ def test_a_user_that_may_only_write_keeps_a_ledger(
         assert partitions(url) == {"other": 1}
         assert [message for message in caplog.messages if "permission denied" in message] == caplog.messages
         assert len(caplog.messages) == 1, "it is said once"
+        assert "grant it the role of the table's owner" in caplog.messages[0]
     finally:
         with closing(open_connection(read_url(url))) as connection:
             connection.execute(f"DROP OWNED BY {role}".encode())
             connection.execute(f"DROP ROLE {role}".encode())
 
 
-def test_usage_in_partitions_that_cannot_be_dropped_is_deleted(postgres: Postgres, url: str) -> None:
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_usage_in_partitions_that_cannot_be_dropped_is_deleted(
+    postgres: Postgres, url: str, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = PostgresLedger(url)
     owner.maintain(at("2026-01-02"), None)
     owner.write(b"w", 1, [record("2026-01-15"), record("2026-03-15")])
@@ -135,6 +139,11 @@ def test_usage_in_partitions_that_cannot_be_dropped_is_deleted(postgres: Postgre
         connection.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}".encode())
     try:
         other = PostgresLedger(url.replace("ratebound@", f"{role}@"))
+        if is_slow:  # then it goes on with the next flush, and not in an hour
+            monkeypatch.setattr("ratebound.ledger.postgres_ledger.SWEPT", 1)
+            monkeypatch.setattr("ratebound.ledger.database.SWEEPING", -1.0)
+            assert not other.maintain(at("2026-06-10"), 80 * DAY)
+            monkeypatch.undo()
         with pytest.raises(StorageError, match="permission denied"):
             other.maintain(at("2026-06-10"), 80 * DAY)
         other.disconnect()

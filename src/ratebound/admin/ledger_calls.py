@@ -75,7 +75,7 @@ class LedgerCalls:
             raise CallError(422, str(error), [(field, str(error))]) from None
 
     def _usage(self, arguments: Arguments) -> Answer:
-        since, until, by, zone = _asked(arguments)
+        since, until, by, zone = _time_asked(arguments)
         _check_spans(since, until, by, zone)
         rows = self._ledger.usage(
             arguments["client"], by=by, since=since, until=until, rule=arguments.get("rule"), zone=zone
@@ -84,7 +84,7 @@ class LedgerCalls:
         return {"by": by, "zone": zone, "since": _instant(since), "until": _instant(until), "usage": found}
 
     def _totals(self, arguments: Arguments) -> Answer:
-        since, until, by, zone = _asked(arguments)
+        since, until, by, zone = _time_asked(arguments)
         spans = _check_spans(since, until, by, zone)
         sums: dict[datetime, dict[str, int]] = {span: dict.fromkeys(NUMBERS, 0) for span in spans}
         for row in self._ledger.totals(by=by, since=since, until=until, zone=zone):
@@ -95,13 +95,13 @@ class LedgerCalls:
         return {"by": by, "zone": zone, "since": _instant(since), "until": _instant(until), "totals": found}
 
     def _top(self, arguments: Arguments) -> Answer:
-        since, until, _, _ = _asked({**arguments, "by": "day"})
+        since, until, _, _ = _time_asked({**arguments, "by": "day"})
         by, most = arguments.get("by", "units"), arguments.get("most", 20)
         rows = self._ledger.top(since=since, until=until, by=by, most=most)
         return {"top": [{**self._client(row.client, arguments), "rule": row.rule, **_numbers(row)} for row in rows]}
 
     def _denials(self, arguments: Arguments) -> Answer:
-        since, until, _, _ = _asked(arguments)
+        since, until, _, _ = _time_asked(arguments)
         rows = sorted(
             self._ledger.denials(since=since, until=until), key=lambda row: (-row.rate, -row.denied, row.rule)
         )
@@ -118,7 +118,7 @@ class LedgerCalls:
         return {"month": month, "zone": zone, "overage": found}
 
     def _audit(self, arguments: Arguments) -> Answer:
-        since, until, _, _ = _asked(arguments)
+        since, until, _, _ = _time_asked(arguments)
         rows = self._ledger.audit(
             since=since if "since" in arguments else None,
             until=until if "until" in arguments else None,
@@ -142,7 +142,7 @@ def names_shown(answer: Answer) -> tuple[str, str, str]:
     return "show names", "", f"{many} {'client' if many == 1 else 'clients'} of the ledger"
 
 
-def _asked(arguments: Arguments) -> tuple[datetime, datetime, str, str]:
+def _time_asked(arguments: Arguments) -> tuple[datetime, datetime, str, str]:
     """Return the time that a call asks for, the length of its spans, and their zone. Raises ValueError."""
     zone = arguments.get("zone", "UTC")
     until = read_instant(arguments["until"], zone) if "until" in arguments else datetime.now(UTC)

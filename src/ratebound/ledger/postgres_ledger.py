@@ -1,6 +1,6 @@
 """The ledger in PostgreSQL. Its tables are made by `ratebound storage init`; see postgres_tables.py.
 
-Whoever writes also makes the partitions of the next months, if its user may, and removes months that are too old.
+Every writer also makes the partitions of the next months, if its user may, and removes months that are too old.
 """
 
 import re
@@ -32,6 +32,10 @@ SWEPT = 10_000  # rows that one statement removes
 MONTH = re.compile(rf"{USAGE}_([0-9]{{4}})_([0-9]{{2}})")
 MONTHS = Calendar("month")
 NO_PRIVILEGE, MISPLACED = "42501", "23514"  # SQLSTATEs: of the user; rows of a new partition are in "other"
+NOT_OWNER = (
+    f"this user cannot add partitions to {USAGE} ({{error}}), so usage goes to {OTHER_MONTHS}: grant it the role of"
+    " the table's owner to have a partition for each month"
+)
 
 KEYS = {USAGE: "bucket, client, rule, endpoint", f"{USAGE}_totals": "bucket, rule"}
 _TABLES = (USAGE, f"{USAGE}_totals", "ratebound_flushes", "ratebound_audit")
@@ -108,9 +112,14 @@ class PostgresLedger:
             row: Any = connection.execute("SELECT floor(extract(epoch FROM now()))::bigint").fetchone()
             sure = min(now, int(row[0]))
             self._run(connection, "DELETE FROM ratebound_flushes WHERE at < %s", (sure - FLUSHES_KEPT,))
-        month = MONTHS.index_at(now * SECOND)
+        month, failed = MONTHS.index_at(now * SECOND), None
+        try:
+            self._make_partitions(range(month, month + AHEAD))
+        except StorageError as error:
+            failed = error  # old usage is removed all the same
         is_done = keep is None or self._remove_before(MONTHS.index_at((sure - keep) * SECOND))
-        self._make_partitions(range(month, month + AHEAD))
+        if failed is not None and is_done:
+            raise failed
         return is_done
 
     def hurry(self, seconds: float) -> None:
@@ -144,6 +153,8 @@ class PostgresLedger:
                     with connection.transaction():
                         self._run(connection, f"CREATE TABLE {name} PARTITION OF {USAGE} {_bounds(month)}")
                 except DatabaseError as error:
+                    if error.sqlstate == NO_PRIVILEGE:
+                        raise StorageError(NOT_OWNER.format(error=str(error).strip())) from error
                     if error.sqlstate != MISPLACED:
                         raise
                     self._move_into_partition(connection, name, month)

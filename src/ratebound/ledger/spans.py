@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo
 
+from ratebound.calendar_period import Calendar
+from ratebound.clock import EPOCH, utc_datetime
 from ratebound.ledger.periods import checked_zone, instant, month_bounds
 
 FIRST_YEAR, LAST_YEAR = 1970, 9000
@@ -32,19 +33,16 @@ def days_of(month: str) -> list[date]:
 
 def spans_between(since: datetime, until: datetime, by: str, zone: str = "UTC") -> Iterator[datetime]:
     """Yield the beginnings of all hours, days or months of a zone that have a part between two instants, in UTC."""
-    place = checked_zone(zone)
-    local = since.astimezone(place)
     if by == "hour":
+        local = since.astimezone(checked_zone(zone))
         at = local.replace(minute=0, second=0, microsecond=0).astimezone(UTC)
         while at < until:
             yield at
             at += HOUR
         return
-    day = local.date().replace(day=1) if by == "month" else local.date()
-    while (begin := _midnight(day, place)) < until:
+    checked_zone(zone)
+    periods = Calendar(by, zone)
+    index = periods.index_at((since - EPOCH) // timedelta(microseconds=1))
+    while (begin := utc_datetime(periods.start_of(index))) < until:
         yield begin
-        day = (day + 31 * DAY).replace(day=1) if by == "month" else day + DAY
-
-
-def _midnight(day: date, zone: ZoneInfo) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(UTC)
+        index += 1
