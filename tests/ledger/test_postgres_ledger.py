@@ -1,5 +1,6 @@
 """The ledger in PostgreSQL: partitions by month, made ahead and dropped; privileges; writers that meet."""
 
+import re
 import threading
 import time
 from contextlib import closing
@@ -256,3 +257,14 @@ def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced(
         ledger.flush()
         assert rows_of(ledger) == {("a", "d", ""): (2, 2, 0, 0)}
     assert caplog.messages == []
+
+
+def test_a_database_that_cannot_store_every_name_is_refused(postgres: Postgres) -> None:
+    with postgres.connect() as connection:
+        connection.autocommit = True
+        connection.execute("DROP DATABASE IF EXISTS latin")
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    url = re.sub(r"/[^/?]*(\?|$)", r"/latin\1", postgres.new_database())
+    make_tables(url)
+    with pytest.raises(StorageError, match="needs a database with the encoding UTF8, and this one has LATIN1"):
+        PostgresLedger(url).write(b"w", 1, [record("2026-11-16")])

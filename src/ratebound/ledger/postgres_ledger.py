@@ -37,6 +37,8 @@ NOT_OWNER = (
     " the table's owner to have a partition for each month"
 )
 
+ANY_NAME = ("UTF8", "SQL_ASCII", None)  # encodings that store every name; None if a proxy does not report it
+
 KEYS = {USAGE: "bucket, client, rule, endpoint", f"{USAGE}_totals": "bucket, rule"}
 _TABLES = (USAGE, f"{USAGE}_totals", "ratebound_flushes", "ratebound_audit")
 _ADDING = ", ".join(
@@ -245,6 +247,7 @@ class PostgresLedger:
     def _open(self, seconds: float) -> Connection:
         connection = open_connection(self._address, seconds)
         try:
+            _check_encoding(connection)
             version, known = version_of(connection, self._address, COMPONENT), MIGRATIONS[-1].version
             if version > known:
                 raise StorageError(newer(COMPONENT, version, known))
@@ -262,6 +265,16 @@ class PostgresLedger:
 
 class _NotAllowed(Exception):
     """A user may not drop a partition."""
+
+
+def _check_encoding(connection: Connection) -> None:
+    """Raise StorageError if the database cannot store every name: else one client would stop all writing."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in ANY_NAME:
+        raise StorageError(
+            f"a ledger needs a database with the encoding UTF8, and this one has {encoding}: name another, made by"
+            " CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 def partition_name(month: int) -> str:
