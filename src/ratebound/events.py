@@ -153,6 +153,17 @@ class RequestShed(NamedTuple):
     in_flight: int
 
 
+class ChangeMade(NamedTuple):
+    """An operator has changed something through this gate: a block, an override, a switch, or something that `record`
+    has noted. `change` is the entry of the audit log. It names a client or a rule, which the text of this event does
+    not."""
+
+    change: Any
+
+    def __repr__(self) -> str:
+        return f"ChangeMade(action={self.change.action!r})"
+
+
 Event = (
     Decided
     | Settled
@@ -166,5 +177,6 @@ Event = (
     | SlotLost
     | PressureChanged
     | RequestShed
+    | ChangeMade
 )
 Listener = Callable[[Any], object]  # takes an Event; a policy's gate also sends its verdicts

@@ -312,6 +312,40 @@ def test_changes_of_a_gate_are_copied_with_every_flush(ledger: Ledger) -> None:
         assert ledger.audit() == gate.changes()
 
 
+@pytest.mark.parametrize("clients", ["name", "digest"])
+@pytest.mark.parametrize(
+    "key", ["10.0.0.1:8080", "shop.example:42", "jwt.sub:42", "address:::1", "prefix.24:10.0.0.0/24", "a:b", "other"]
+)
+def test_a_client_is_found_by_the_key_of_a_limiter(tmp_path: Path, clients: str, key: str) -> None:
+    with Ledger(f"sqlite:///{tmp_path}/u.db", clients=clients, secret="x", every=3600) as ledger:
+        Limiter("9/minute as m", listeners=[ledger]).hit(key, cost=3)
+        ledger.flush()
+        assert [row.units for row in ledger.usage(key)] == [3]
+
+
+def test_no_change_through_a_gate_is_missed_between_two_flushes(ledger: Ledger) -> None:
+    policy = Policy(rules=[Rule("all", "9/minute", by="user")])
+    with Gate(policy, storage="memory://", listeners=[ledger]) as gate:
+        ledger.follow(gate)  # the storage keeps the last 200 of each kind
+        for number in range(450):
+            gate.block(f"user:{number}", by="ann")
+        for number in range(250):
+            gate.record("grant", f"user:{number}", "5 units", by="ann")
+        assert ledger.state.pending == 700
+        ledger.flush()
+        assert ledger.state.pending == 0
+        found = ledger.audit(most=1000)
+        assert len(found) == 700
+        assert set(gate.changes()) < set(found)
+        gate.unblock("user:1", by="bob")
+        gate.override("user:1", limits="1/minute", by="bob")
+        gate.remove_override("user:1", by="bob")
+        gate.set_switch("off", rule="all", by="bob")
+        gate.remove_switch("all", by="bob")
+        ledger.flush()
+        assert len(ledger.audit(most=1000, by="bob")) == 5
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

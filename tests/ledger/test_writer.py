@@ -248,6 +248,27 @@ def test_tasks_are_counted_and_changes_of_their_gate_copied(ledger: Ledger) -> N
     assert [one.target for one in ledger.audit()] == ["user:1"]
 
 
+def test_changes_during_an_outage_of_the_ledger_wait_for_it(sqlite_ledger: Ledger) -> None:
+    database = flaky(sqlite_ledger)
+
+    async def main() -> None:
+        await AsyncLimiter("9/minute as m", listeners=[sqlite_ledger]).hit("a")
+        policy = Policy(rules=[Rule("all", "9/minute", by="user")])
+        async with AsyncGate(policy, storage="memory://", listeners=[sqlite_ledger]) as gate:
+            for number in range(300):
+                await gate.block(f"user:{number}", by="ann")
+                await gate.record("note", f"user:{number}", by="bob")
+
+    database.fails = "before"
+    asyncio.run(main())
+    with pytest.raises(StorageError):
+        sqlite_ledger.flush()
+    assert sqlite_ledger.state.pending == 601
+    database.fails = ""
+    sqlite_ledger.flush()
+    assert len(sqlite_ledger.audit(most=1000)) == 600
+
+
 class CommitCutter(Proxy):
     """Cuts the connection when a COMMIT is answered: it was carried out, and nobody knows."""
 

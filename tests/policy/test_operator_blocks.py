@@ -730,6 +730,8 @@ def test_a_thread_that_is_slow_does_not_put_back_what_another_has_replaced() -> 
         ("jwt.sub:42", "jwt:sub:42"),
         ("user+address:x", "user+address:x"),
         ("somebody", "somebody"),
+        ("10.0.0.1:8080", "10.0.0.1:8080"),
+        ("shop.example:42", "shop.example:42"),
     ],
 )
 def test_a_key_is_shown_as_operators_write_its_client(key: str, client: str) -> None:

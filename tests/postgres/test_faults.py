@@ -4,7 +4,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
@@ -13,7 +13,14 @@ import pytest
 from ratebound import AsyncLimiter, Limiter, StorageError, parse_limit
 from ratebound.limit import Group
 from ratebound.storage.blame import Blameless, TooLate
+from ratebound.storage.postgres.address import read_url
+from ratebound.storage.postgres.connect import Bound, StatementAnswer
+from ratebound.storage.postgres.failure import ServerError
+from ratebound.storage.postgres.pool import ThreadPool
+from ratebound.storage.postgres.statements import COMMIT
+from ratebound.storage.postgres.steps import Steps, run
 from ratebound.storage.postgres.storage import AsyncPostgresStorage, PostgresStorage
+from ratebound.storage.postgres.transactions import Transactions
 from ratebound.testing import Blocking
 from tests.databases import Postgres, postgres_server
 from tests.postgres.tables import fresh_url, make_tables
@@ -57,6 +64,45 @@ def mended(server: Postgres) -> Iterator[None]:
     server.resume()
     if server.process.poll() is not None:
         server.start()
+
+
+class PanickingLink:
+    """A connection to a server that dies in a COMMIT, because it cannot flush its log."""
+
+    def __init__(self) -> None:
+        self.trips = 0
+
+    def exchange(self, bound: Sequence[Bound], until: float) -> Steps[list[StatementAnswer]]:
+        self.trips += 1
+        if bound[-1] is COMMIT:
+            raise ServerError("53100", "could not write to file: No space left on device", "PANIC")
+        yield from ()
+        return []
+
+
+def test_a_panic_at_the_commit_leaves_it_unknown() -> None:
+    link: Any = PanickingLink()
+    flow = Transactions(read_url("postgresql://localhost/x"), None).resetting(group("a"))
+    with pytest.raises(StorageError, match="unknown whether it committed") as caught:
+        run(flow(link, time.monotonic() + 5))
+    assert not caught.value.undone
+    assert link.trips == 2
+
+
+def test_a_thread_that_is_given_a_place_at_its_deadline_takes_it() -> None:
+    pool = ThreadPool(1)
+    place = pool.take(0.0)
+
+    def wait(left: float) -> bool:
+        assert left > 0
+        pool._links.give(place)  # by another thread, whose call to wake this one comes just too late
+        return False
+
+    pool._freed.wait = wait  # type: ignore[assignment,method-assign]
+    taken = pool.take(time.monotonic() + 5)
+    with pytest.raises(StorageError, match="were in use"):
+        pool.take(time.monotonic())
+    pool.give(taken)
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import sys
 import textwrap
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ratebound import AsyncLimiter, StorageError, parse_limit
 from ratebound.limit import Group
 from ratebound.storage.postgres.storage import AsyncPostgresStorage, PostgresStorage
+from ratebound.storage.redis.storage import AsyncRedisStorage
 from tests.databases import Postgres, pgbouncer_of
 from tests.postgres.tables import fresh_url
 
@@ -83,6 +85,29 @@ def test_event_loops_that_come_and_go_leave_no_connections(postgres: Postgres) -
 
     asyncio.run(last())
     assert storage.loops == []
+
+
+class ForgottenLoop:
+    """An event loop that has ended, and that another thread forgets in the middle of looking at it."""
+
+    def __init__(self, loops: dict[Any, Any]) -> None:
+        self._loops = loops
+
+    def is_closed(self) -> bool:
+        self._loops.pop(self, None)
+        return True
+
+
+@pytest.mark.parametrize("kind", [AsyncPostgresStorage, AsyncRedisStorage])
+def test_two_threads_may_forget_the_same_event_loop(kind: Any) -> None:
+    storage = kind("postgresql://localhost/x" if kind is AsyncPostgresStorage else "redis://localhost")
+    storage._loops[ForgottenLoop(storage._loops)] = None
+
+    async def play() -> None:
+        assert storage._loop() is storage._loop()
+
+    asyncio.run(play())
+    assert len(storage.loops) == 1
 
 
 def test_a_pgbouncer_that_is_killed_and_started_again_is_survived(postgres: Postgres) -> None:

@@ -325,6 +325,25 @@ def test_a_call_in_the_middle_of_another_one_of_the_same_thread_ends_at_its_dead
     assert raised.value.undone
 
 
+def test_a_task_gets_its_answer_though_the_thread_that_decided_for_it_was_interrupted_before_it_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(calls: Any, answers: Any) -> None:
+        for call, answer in zip(calls, answers, strict=False):
+            call.answer = answer  # and then a signal handler raises
+
+    async def play() -> None:
+        storage = AsyncSqliteStorage(str(path), deadline=0.2, synchronous="off")
+        await storage.shared.async_twin().read_document("x")  # the file is there
+        monkeypatch.setattr(group_commit, "_give", interrupted)
+        async with asyncio.timeout(LONG):
+            rows = await storage.evaluate([group()])
+        assert rows[0][0][1] == 999
+        await storage.close()
+
+    asyncio.run(play())
+
+
 # Restarts and closing
 
 

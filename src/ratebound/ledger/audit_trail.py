@@ -1,13 +1,15 @@
 """The audit trail: operators' changes of gates, copied into the ledger, where they stay for ever.
 
-A storage keeps the last changes only. The writer of a ledger asks each gate that it follows for them, and appends those
-that are new. Several processes may copy the same change: it is known by its content, and kept once.
+Changes come in two ways. A gate that the ledger listens to tells of each change that is made through it. And because
+others may make changes, too, the writer asks each gate that it follows for those in its storage, which keeps the last
+ones only. A change may come both ways, and from several processes: it is known by its content, and kept once.
 """
 
 import asyncio
 import inspect
 import json
 import logging
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -22,10 +24,12 @@ log = logging.getLogger("ratebound")
 
 PATIENCE = 2.0  # seconds for the changes of a gate for tasks
 MOST_KNOWN = 10_000  # changes that are known to be in the ledger
+MOST_WAITING = 10_000  # changes that wait for the ledger
+AT_ONCE = 200  # changes in one transaction: the file of a ledger may hold limits, too, and these wait for it
 
 
 class AuditTrail:
-    """Copies the changes of followed gates into a ledger."""
+    """Copies the changes that it is told, and those of followed gates, into a ledger."""
 
     def __init__(self) -> None:
         self._gates: list[Any] = []
@@ -36,6 +40,22 @@ class AuditTrail:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._known: set[bytes] = set()
         self._failed = False
+        self._noted: deque[Change] = deque()  # by any thread, also in a signal handler: so without a lock
+        self._taken: list[Change] = []  # from there, by the writer
+        self._is_full = False
+
+    @property
+    def waiting(self) -> int:
+        """The number of changes that were told and are not in the ledger yet."""
+        return len(self._noted) + len(self._taken)
+
+    def note(self, change: Change) -> None:
+        """Keep a change for the next flush. Beyond MOST_WAITING it is left out, which is logged."""
+        if self.waiting < MOST_WAITING:
+            self._noted.append(change)
+        elif not self._is_full:
+            self._is_full = True
+            log.error("%d changes of operators wait for the ledger: further ones are not recorded there", MOST_WAITING)
 
     def follow(self, gate: Any) -> None:
         """Copy the changes of a gate from now on. Raises TypeError for an object without `changes`."""
@@ -53,8 +73,12 @@ class AuditTrail:
         return True
 
     def copy(self, database: LedgerDatabase) -> None:
-        """Append new changes of all followed gates. Raises StorageError if the ledger cannot; a gate that does not
-        answer is asked again next time."""
+        """Append what was noted, and new changes of all followed gates. Raises StorageError if the ledger cannot. A
+        gate that does not answer is asked again next time."""
+        while self._noted:
+            self._taken.append(self._noted.popleft())
+        self.record(self._taken, database)
+        self._taken, self._is_full = [], False
         for gate in self._gates:
             try:
                 changes = self._changes_of(gate)
@@ -70,11 +94,13 @@ class AuditTrail:
         """Append changes that are not in the ledger. Raises StorageError."""
         found = {digest_of(change): change for change in map(_storable, changes)}
         new = [(digest, change) for digest, change in found.items() if digest not in self._known]
-        if new:
-            database.record(sorted(new, key=lambda one: (one[1], one[0])))
+        new.sort(key=lambda one: (one[1], one[0]))
+        for place in range(0, len(new), AT_ONCE):
+            part = new[place : place + AT_ONCE]
+            database.record(part)
             if len(self._known) >= MOST_KNOWN:
                 self._known = set()
-            self._known.update(digest for digest, _ in new)
+            self._known.update(digest for digest, _ in part)
 
     def _changes_of(self, gate: Any) -> Sequence[Change]:
         if not _is_for_tasks(gate):

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
+from ratebound.ledger.usage_counts import OTHER
 from ratebound.observe.client import naming
 from ratebound.policy.runtime.client_name import canonical_client, client_under
 
@@ -35,12 +37,11 @@ class ClientNames:
         that the ledger has told. Raises ValueError."""
         if not isinstance(client, str) or not client:
             raise ValueError(f"expected the name of a client like 'user:42' or '203.0.113.7', not {client!r}")
-        if DIGEST.fullmatch(client) and not self.is_clear:
+        if client == OTHER or (DIGEST.fullmatch(client) and not self.is_clear):
             return client
-        try:
-            name = canonical_client(client)
-        except ValueError:
-            name = client  # a key that the caller of a limiter has chosen
+        name = client_under(client)  # it may be a key, and is written as `under` does
+        with suppress(ValueError):  # a key that the caller of a limiter has chosen
+            name = canonical_client(name)
         return self._name(storable(name))
 
 

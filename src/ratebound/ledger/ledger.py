@@ -85,8 +85,10 @@ class Ledger:
         self._database = open_database(url)
         self._writes = writes
         self._is_closed = False
-        self._counts = UsageCounts(self._bucket * SECOND, EndpointNames() if endpoints else None, self._wake)
         self._trail = AuditTrail()
+        self._counts = UsageCounts(
+            self._bucket * SECOND, EndpointNames() if endpoints else None, self._wake, on_change=self._trail.note
+        )
         self._writer = LedgerWriter(
             self._database, self._counts, self._trail, self._records, seconds, _kept_seconds(keep)
         )
@@ -126,7 +128,8 @@ class Ledger:
         is_done = self._writer.close(seconds)
         if not is_done:
             state = self._writer.state
-            log.error("the ledger could not be written, and %d entries are lost: %s", state.pending, state.error)
+            reason = state.error or "its database has not answered in time"
+            log.error("the ledger could not be written, and %d entries are lost: %s", state.pending, reason)
         return is_done
 
     def __enter__(self) -> Self:
@@ -235,9 +238,10 @@ class Ledger:
         self._trail.record(changes, self._database)
 
     def follow(self, gate: Any) -> None:
-        """Copy the changes that operators make through a gate, or an adapter, into the ledger with every flush.
+        """Copy the changes of operators from the storage of a gate, or an adapter, into the ledger with every flush.
 
-        The storage of the gate keeps the last changes only; the ledger keeps all of them.
+        Changes that are made through a gate with this ledger among its listeners need none of this. Those that others
+        have made, for example the command line, are read from the storage, which keeps the last 200 of each kind.
         """
         self._trail.follow(gate)
         self._is_ready = False  # the next event may tell the event loop of the gate

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, cast
 
 from ratebound.compiling import COMPILED
 from ratebound.decision import Decision, OneLimitDecision
-from ratebound.events import Decided, Settled
+from ratebound.events import ChangeMade, Decided, Settled
 from ratebound.limit import Limit
 from ratebound.outcome import DegradedRows, Row
 from ratebound.storage.mutex import Mutex
@@ -24,6 +24,7 @@ MOST_RULES: Final = 1_000  # names of rules; callers of a service may write limi
 # Compiled code reads a Final without looking up its name.
 _DECIDED: Final[type[Decided]] = Decided
 _SETTLED: Final[type[Settled]] = Settled
+_CHANGE_MADE: Final[type[ChangeMade]] = ChangeMade
 _DEGRADED: Final[type[DegradedRows]] = DegradedRows
 
 EntryKey = tuple[int, str, str, str]  # the number of the bucket, the key of the client, the rule, the endpoint
@@ -60,7 +61,7 @@ class UsageCounts:
     """A listener that counts what was used. `endpoint_of` names the endpoint of a request.
 
     `bucket_us` is the length of a bucket in microseconds. `on_half_full` is called once the entries fill half of the
-    room: then somebody has to `take` them.
+    room: then somebody has to `take` them. `on_change` is called with the changes that operators make.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class UsageCounts:
         "_entries",
         "_half",
         "_lock",
+        "_on_change",
         "_on_half_full",
         "_rule_names",
         "_rules",
@@ -84,9 +86,11 @@ class UsageCounts:
         endpoint_of: Callable[[Any], str] | None = None,
         on_half_full: Callable[[], object] | None = None,
         most: int = MOST_ENTRIES,
+        on_change: Callable[[Any], object] | None = None,
     ) -> None:
         self._bucket_us = bucket_us
         self._on_half_full = on_half_full
+        self._on_change = on_change
         self.endpoint_of = endpoint_of
         self.most = most
         self._half = most // 2
@@ -105,6 +109,8 @@ class UsageCounts:
         if type(event) is not _DECIDED:
             if type(event) is _SETTLED:
                 self._settled(event[0], event[1])
+            elif type(event) is _CHANGE_MADE and self._on_change is not None:
+                self._on_change(event[0])
             return
         decision: Decision = event[0]
         endpoint = ""

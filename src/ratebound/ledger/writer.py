@@ -88,7 +88,7 @@ class LedgerWriter:
     @property
     def state(self) -> LedgerState:
         """The state of writing."""
-        waiting = sum(len(records) for _, records in list(self._pending))
+        waiting = sum(len(records) for _, records in list(self._pending)) + self._trail.waiting
         return LedgerState(self._flushes, self._failures, waiting + len(self._counts), self._error)
 
     def flush(self) -> None:
@@ -193,7 +193,7 @@ class LedgerWriter:
 
 
 def _sorted(records: Sequence[UsageRecord]) -> list[UsageRecord]:
-    """Return records in order. One call of `sorted` for 100 000 of them would stop all threads for a tenth of a second."""
+    """Return records in order. One call of `sorted` for all would stop every thread: 0.1 s for 100 000 records."""
     parts = (sorted(records[place : place + MOST_RECORDS]) for place in range(0, len(records), MOST_RECORDS))
     return list(heapq.merge(*parts))
 

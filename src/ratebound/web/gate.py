@@ -201,6 +201,20 @@ class _GateBase:
         self.gate.use(policy)
 
 
+def flush_listeners(listeners: Iterable[Listener]) -> None:
+    """Call `flush` of the listeners that have it, such as a Ledger. Log exceptions.
+
+    The end of an application is the last chance: uvicorn, for one, ends by its signal, without running atexit.
+    """
+    for listener in listeners:
+        flush = getattr(listener, "flush", None)
+        if callable(flush):
+            try:
+                flush()
+            except Exception as error:
+                log.warning("a listener could not be flushed as the application ended: %s", error)
+
+
 class WebGate(_GateBase):
     """A gate for a web framework. `policy` is a Policy, a PolicyFile, the path of a file (read again when it changes),
     a PolicyUrl, the URL of a policy (fetched again and again), a dict with the keys of a file, limits as text or by
@@ -374,7 +388,8 @@ class WebGate(_GateBase):
             self._sleep(passed.delay)
 
     def close(self) -> None:
-        """Close the storage, unless it was given as an object."""
+        """Flush listeners, and close the storage unless it was given as an object."""
+        flush_listeners(self.gate._decider.listeners)
         if self.figures is not None:
             run(self.figures.leaving())
         if self._closes:
@@ -546,7 +561,8 @@ class AsyncWebGate(_GateBase):
             await self._sleep(passed.delay)
 
     async def close(self) -> None:
-        """Close the storage, unless it was given as an object."""
+        """Flush listeners, and close the storage unless it was given as an object."""
+        await asyncio.to_thread(flush_listeners, self.gate._decider.listeners)
         if self.figures is not None:
             await run_async(self.figures.leaving())
         if self._closes:

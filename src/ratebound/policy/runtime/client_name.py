@@ -6,12 +6,14 @@ import re
 from ratebound.http.client_ip import Proxies
 from ratebound.http.prefix import parse_network
 from ratebound.policy.identity.identify import IdentityKinds
-from ratebound.policy.identity.named_client import OF_ADDRESS
+from ratebound.policy.identity.named_client import OF_ADDRESS, WITH_DETAIL
 from ratebound.policy.model.client_list import client_of, split_client
 from ratebound.policy.problem import shown
 from ratebound.policy.runtime.operator_documents import MAX_TARGET
 
 HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")  # the first part of most IPv6 addresses
+# Kinds whose name has a colon, which is a dot in keys: `jwt:sub`. Another dot is the caller's own: `10.0.0.1:80`.
+DETAILED = (*WITH_DETAIL, "fingerprint", "call")
 ANY_KIND = IdentityKinds({}, Proxies(), 64, is_open=True)  # any name that some policy could define
 
 
@@ -41,4 +43,7 @@ def client_under(key: str) -> str:
     kind, colon, value = key.partition(":")
     if not colon or "+" in kind:
         return key
-    return value if kind.partition(".")[0] in OF_ADDRESS else f"{kind.replace('.', ':', 1)}:{value}"
+    base, _, detail = kind.partition(".")
+    if base in OF_ADDRESS:
+        return value
+    return f"{base}:{detail}:{value}" if detail and base in DETAILED else key

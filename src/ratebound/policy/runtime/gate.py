@@ -14,7 +14,7 @@ from ratebound.decider import AsyncDecider, Decider
 from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
-from ratebound.events import Listener, Shadowed, log
+from ratebound.events import ChangeMade, Listener, Shadowed, log
 from ratebound.flow import Flow, run, run_async, run_at_once
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.outcome import Row
@@ -252,16 +252,23 @@ class _PolicyGate:
             return None
         return operators if operators.copy.must_read() else None
 
-    def _written(self) -> Tell:
-        """Return what to tell of a document that was written, so that this gate applies it at once."""
-        return self._operators.copy.write if isinstance(self._operators, CopiedMeasures) else None
+    def _written(self, decider: Any) -> Tell:
+        """Return what to tell of a document that was written: this gate applies it at once, and tells its listeners."""
 
-    def _blocking(self, storage: Any, client: object, for_: object, reason: object, by: object) -> Flow[Block]:
-        return adding_block(storage, client, for_, reason, self.current().policy.kinds, self._written(), by)
+        def written(name: str, content: bytes, change: Change) -> None:
+            if isinstance(self._operators, CopiedMeasures) and name in DOCUMENTS:
+                self._operators.copy.write(name, content)
+            tell(decider.listeners, ChangeMade(change))
+
+        return written
+
+    def _blocking(self, decider: Any, client: object, for_: object, reason: object, by: object) -> Flow[Block]:
+        kinds = self.current().policy.kinds
+        return adding_block(decider.storage, client, for_, reason, kinds, self._written(decider), by)
 
     def _overriding(
         self,
-        storage: Any,
+        decider: Any,
         client: object,
         given: tuple[object, object, object],
         more: tuple[object, object, object],
@@ -274,11 +281,11 @@ class _PolicyGate:
             if problem:
                 raise ValueError(problem)
 
-        return overriding(storage, client, *given, *more, check, policy.kinds, self._written())
+        return overriding(decider.storage, client, *given, *more, check, policy.kinds, self._written(decider))
 
     def _switching(
         self,
-        storage: Any,
+        decider: Any,
         state: object,
         rule: object,
         more: tuple[object, object, object],
@@ -294,7 +301,7 @@ class _PolicyGate:
                 raise ValueError(problem)
             return entry
 
-        return switching(storage, state, rule, *more, check, self._written())
+        return switching(decider.storage, state, rule, *more, check, self._written(decider))
 
     def _promoted(self, rule: object, known: Iterable[CompiledRule] | None) -> SwitchState:
         """Return the state to which a rule is promoted: a rule in shadow that has no candidate is switched on."""
@@ -542,14 +549,14 @@ class Gate(_PolicyGate):
         Raises ValueError if the client, the time or a text is invalid, or if 10 000 clients are blocked; TypeError if
         the storage keeps no shared documents; StorageError, in every failure mode, if it could not be told.
         """
-        return run(self._blocking(self._decider.storage, client, for_, reason, by))
+        return run(self._blocking(self._decider, client, for_, reason, by))
 
     def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client, which is written as for `block`. Return False if it was not blocked.
 
         Raises like `block`.
         """
-        return run(removing_block(self._decider.storage, client, self._written(), by))
+        return run(removing_block(self._decider.storage, client, self._written(self._decider), by))
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now, from the storage itself, the oldest first.
@@ -583,12 +590,12 @@ class Gate(_PolicyGate):
         cannot have these limits.
         """
         given, more = (limits, tier, rules), (for_, reason, by)
-        return run(self._overriding(self._decider.storage, client, given, more, known))
+        return run(self._overriding(self._decider, client, given, more, known))
 
     def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
         """End the override of a client for exactly these rules, or the one for all rules. Return False if there is
         none. Raises like `block`."""
-        return run(removing_override(self._decider.storage, client, rules, self._written(), by))
+        return run(removing_override(self._decider.storage, client, rules, self._written(self._decider), by))
 
     def overrides(self) -> list[ClientOverride]:
         """Return all overrides that operators have set and that hold now, the oldest first; see `blocks`."""
@@ -614,11 +621,11 @@ class Gate(_PolicyGate):
 
         Raises ValueError, besides the reasons of `block`, if the rule does not exist or has no candidate.
         """
-        return run(self._switching(self._decider.storage, state, rule, (for_, reason, by), known))
+        return run(self._switching(self._decider, state, rule, (for_, reason, by), known))
 
     def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
         """End the switch of a rule, or the one for all rules. Return False if there is none. Raises like `block`."""
-        return run(removing_switch(self._decider.storage, rule, self._written(), by))
+        return run(removing_switch(self._decider.storage, rule, self._written(self._decider), by))
 
     def switches(self) -> list[RuleSwitch]:
         """Return all switches that operators have set and that hold now, the oldest first; see `blocks`."""
@@ -647,7 +654,7 @@ class Gate(_PolicyGate):
 
     def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
         """Note in the audit log what an operator has done besides blocks, overrides and switches. Return the change."""
-        return run(recording(self._decider.storage, action, target, detail, by))
+        return run(recording(self._decider.storage, action, target, detail, by, self._written(self._decider)))
 
     def operators_name_users(self) -> bool:
         """Return True if operators have blocked a user or given one other limits: then it must be known who the user of
@@ -925,11 +932,11 @@ class AsyncGate(_PolicyGate):
 
     async def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
         """Block a client before any rule; see `Gate.block`."""
-        return await run_async(self._blocking(self._decider.storage, client, for_, reason, by))
+        return await run_async(self._blocking(self._decider, client, for_, reason, by))
 
     async def unblock(self, client: str, *, by: str = "") -> bool:
         """End the block of a client; see `Gate.unblock`."""
-        return await run_async(removing_block(self._decider.storage, client, self._written(), by))
+        return await run_async(removing_block(self._decider.storage, client, self._written(self._decider), by))
 
     async def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
@@ -949,11 +956,13 @@ class AsyncGate(_PolicyGate):
     ) -> ClientOverride:
         """Give a client other limits or another tier; see `Gate.override`."""
         given, more = (limits, tier, rules), (for_, reason, by)
-        return await run_async(self._overriding(self._decider.storage, client, given, more, known))
+        return await run_async(self._overriding(self._decider, client, given, more, known))
 
     async def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
         """End the override of a client; see `Gate.remove_override`."""
-        return await run_async(removing_override(self._decider.storage, client, rules, self._written(), by))
+        return await run_async(
+            removing_override(self._decider.storage, client, rules, self._written(self._decider), by)
+        )
 
     async def overrides(self) -> list[ClientOverride]:
         """Return all overrides that operators have set and that hold now; see `Gate.overrides`."""
@@ -970,11 +979,11 @@ class AsyncGate(_PolicyGate):
         known: Iterable[CompiledRule] | None = None,
     ) -> RuleSwitch:
         """Switch a rule, or all rules; see `Gate.set_switch`."""
-        return await run_async(self._switching(self._decider.storage, state, rule, (for_, reason, by), known))
+        return await run_async(self._switching(self._decider, state, rule, (for_, reason, by), known))
 
     async def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
         """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
-        return await run_async(removing_switch(self._decider.storage, rule, self._written(), by))
+        return await run_async(removing_switch(self._decider.storage, rule, self._written(self._decider), by))
 
     async def switches(self) -> list[RuleSwitch]:
         """Return all switches that operators have set and that hold now; see `Gate.switches`."""
@@ -999,7 +1008,9 @@ class AsyncGate(_PolicyGate):
 
     async def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
         """Note in the audit log what an operator has done; see `Gate.record`."""
-        return await run_async(recording(self._decider.storage, action, target, detail, by))
+        return await run_async(
+            recording(self._decider.storage, action, target, detail, by, self._written(self._decider))
+        )
 
     async def operators_name_users(self) -> bool:
         """Return True if operators have named a user; see `Gate.operators_name_users`."""

@@ -41,7 +41,6 @@ KEPT = 7200 * SECOND  # microseconds for which entries that have ended stay in a
 TRIES = 1_000  # to write: each one that fails means that somebody else has written
 
 T = TypeVar("T")
-Tell = Callable[[str, bytes], None] | None  # called with the name and the content of a document that was written
 
 
 class DocumentContended(StorageError):
@@ -67,6 +66,10 @@ class Change(NamedTuple):
     action: str
     target: str
     detail: str
+
+
+# Called with the name and the content of a document that was written, and with the change that was noted in it.
+Tell = Callable[[str, bytes, Change], None] | None
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,8 @@ def changing(
     """Change a document by compare-and-set, and leave out entries that ended long ago. `change` changes the draft, and
     returns the answer with the change to note; None to leave the document as it is.
 
-    `tell` is called with the name and the content that were written. Raises StorageError if the document cannot be read
-    or written: DocumentContended if others write all the time.
+    `tell` is called with the name and the content that were written, and with the change. Raises StorageError if the
+    document cannot be read or written: DocumentContended if others write all the time.
     """
     documents, now = documents_of(storage), utc_datetime(clock_of(storage)())
     for _ in range(TRIES):
@@ -171,7 +174,7 @@ def changing(
         new = draft.content(noted)
         if (yield partial(documents.write_document, kind.name, new, version)):
             if tell is not None:
-                tell(kind.name, new)
+                tell(kind.name, new, noted)
             return answer
     text = f"others changed the {kind.name} {TRIES} times in between: try again"
     raise DocumentContended(text, undone=True, outage=False)
@@ -186,7 +189,9 @@ def listing_entries(storage: Any, kind: DocumentKind[E]) -> Flow[list[E]]:
         raise StorageError(str(error), undone=True, outage=False) from None
 
 
-def recording(storage: Any, action: object, target: object, detail: object, by: object) -> Flow[Change]:
+def recording(
+    storage: Any, action: object, target: object, detail: object, by: object, tell: Tell = None
+) -> Flow[Change]:
     """Note in the audit log what an operator has done that no other document shows. Return the change.
 
     Raises ValueError for a text that is too long or has more than one line.
@@ -199,7 +204,7 @@ def recording(storage: Any, action: object, target: object, detail: object, by: 
         made = Change(now, who, *texts, noted)
         return made, made
 
-    return (yield from changing(storage, AUDIT_KIND, change))
+    return (yield from changing(storage, AUDIT_KIND, change, tell))
 
 
 def listing_changes(storage: Any, names: Iterable[str]) -> Flow[list[Change]]:

@@ -161,8 +161,9 @@ def _answer(result: Any) -> StatementAnswer:
 
 def _server_error(result: Any) -> ServerError:
     sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
+    severity = (result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) or b"").decode("ascii", "replace")
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-    return ServerError(sqlstate, " ".join(message.decode("utf-8", "replace").split()))
+    return ServerError(sqlstate, " ".join(message.decode("utf-8", "replace").split()), severity)
 
 
 def _one_line(error: BaseException) -> str:

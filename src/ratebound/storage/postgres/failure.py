@@ -15,12 +15,12 @@ READ_ONLY = ("25006", "0A000")  # 0A000: a standby refuses to begin a transactio
 
 
 class ServerError(Exception):
-    """An error that the server has sent. The transaction is undone."""
+    """An error that the server has sent. The transaction is undone, unless it came with the end of the connection."""
 
-    def __init__(self, sqlstate: str, message: str) -> None:
+    def __init__(self, sqlstate: str, message: str, severity: str = "ERROR") -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
-        self.ends_link = sqlstate in ENDED
+        self.ends_link = sqlstate in ENDED or severity in ("FATAL", "PANIC")  # PANIC: it may fail in a COMMIT
 
 
 class LinkLost(Exception):

@@ -93,9 +93,11 @@ class ThreadPool:
     def take(self, until: float) -> LinkPlace:
         """Return a place, as soon as one is free. Raises StorageError after `until`."""
         with self._freed:
-            while (place := self._links.take()) is None:
-                if not self._freed.wait(until - time.monotonic()):
+            while (place := self._links.take()) is None:  # also after a wait in vain: it may have been woken just then
+                left = until - time.monotonic()
+                if left <= 0:
                     raise StorageError(NO_CONNECTION, undone=True, outage=False)
+                self._freed.wait(left)
             return place
 
     def give(self, place: LinkPlace) -> None:

@@ -224,7 +224,7 @@ class AsyncPostgresStorage:
         if loop is None:
             for old in list(self._loops):
                 if old.is_closed():  # it ended without closing the storage
-                    del self._loops[old]
+                    self._loops.pop(old, None)  # another thread may have done so just now
             loop = self._loops[running] = _PostgresLoop(self.address.pool)
         return loop
 

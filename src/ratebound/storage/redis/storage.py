@@ -470,7 +470,7 @@ class AsyncRedisStorage:
         if loop is None:
             for old in list(self._loops):
                 if old.is_closed():  # it ended without closing the storage
-                    del self._loops[old]
+                    self._loops.pop(old, None)  # another thread may have done so just now
             loop = self._loops[running] = _Loop(self.address)
         return loop
 

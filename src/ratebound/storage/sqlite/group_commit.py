@@ -386,10 +386,11 @@ def _give(calls: Sequence[PendingCall], answers: Sequence[list[Sequence[Row]] | 
             loops.setdefault(call.loop, []).append(call)
     for loop, waiting in loops.items():
         with suppress(RuntimeError):  # the event loop has ended
-            loop.call_soon_threadsafe(_resolve, waiting)
+            loop.call_soon_threadsafe(resolve, waiting)
 
 
-def _resolve(calls: Sequence[PendingCall]) -> None:
+def resolve(calls: Sequence[PendingCall]) -> None:
+    """Give tasks the answers of their calls. Runs in their event loop."""
     for call in calls:
         if call.future is not None and not call.future.done():
             if isinstance(call.answer, BaseException):

@@ -17,7 +17,7 @@ from ratebound.storage import Document, HeldSlot
 from ratebound.storage.blame import TooLate
 from ratebound.storage.sqlite.address import DEADLINE, SqliteAddress, read_url
 from ratebound.storage.sqlite.connect import SqliteFile, begin, until_free
-from ratebound.storage.sqlite.group_commit import NO_THREAD, GroupCommit, PendingCall
+from ratebound.storage.sqlite.group_commit import NO_THREAD, GroupCommit, PendingCall, resolve
 from ratebound.storage.sqlite.tables import DELETE, make_tables, read_all_documents, read_states, replace_document
 from ratebound.storage.stored_states import StateChange, StateNames, StoredGroup, holders_in
 from ratebound.storage.threads import Reply, Threads
@@ -184,7 +184,7 @@ class AsyncSqliteStorage:
         loop, commits = asyncio.get_running_loop(), self.shared.commits
         future: asyncio.Future[list[Sequence[Row]]] = loop.create_future()
         call = PendingCall(stored, mode, time.monotonic() + self.deadline, loop, future)
-        timer = loop.call_later(self.deadline, self._expire, call)
+        timer = loop.call_later(self.deadline + GRACE, self._expire, call)
         try:
             commits.submit(call)
             return await future
@@ -220,10 +220,11 @@ class AsyncSqliteStorage:
             await self._in_thread(self.shared.close)
 
     def _expire(self, call: PendingCall) -> None:
-        """Give up at the deadline, unless the answer is there."""
+        """Give up at the deadline, unless the answer is there: a signal handler may have kept it from being told."""
         error = self.shared.commits.late(call)
-        if call.future is not None and not call.future.done() and call.answer is None:
-            call.future.set_exception(error)
+        if call.answer is None:
+            call.answer = error
+        resolve([call])
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         """Return what a function returns in a thread. Raises TooLate at the deadline: then it may still be called."""
