@@ -5,6 +5,8 @@ import gc
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -414,3 +416,16 @@ def test_a_file_that_nobody_uses_any_more_is_closed(path: Path) -> None:
     del storage
     gc.collect()
     assert open_files() == 0
+
+
+def test_an_sqlite_without_strict_tables_is_not_asked_for_them() -> None:
+    """SQLite has them since 3.37. Python 3.11 runs on systems with an older one."""
+    code = (
+        "import sqlite3; sqlite3.sqlite_version_info = (3, 34, 1)\n"
+        "from ratebound.ledger import sqlite_ledger\n"
+        "from ratebound.storage.sqlite import tables\n"
+        "print(*tables.MAKE, *sqlite_ledger.TABLES)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert made.count("CREATE TABLE") == 7
+    assert "STRICT" not in made
