@@ -176,7 +176,7 @@ def test_a_lock_that_is_not_free_by_the_deadline_ends_the_wait_and_charges_nothi
 def test_a_wait_that_the_server_ends_charges_nothing_and_is_no_outage(
     postgres: Postgres, storage: PostgresStorage, holder: "psycopg.Connection[tuple[object, ...]]"
 ) -> None:
-    """On a hot key several waits, each shorter than lock_timeout, end by statement_timeout. The breaker must not open."""
+    """On a hot key several waits, each shorter than lock_timeout, end by statement_timeout. No breaker may open."""
     name = only_name(postgres, storage, "a")
     holder.execute("SELECT 1 FROM ratebound_states WHERE name = %s FOR UPDATE", (name,))
     found: list[StorageError] = []
