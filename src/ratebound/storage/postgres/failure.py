@@ -93,8 +93,13 @@ def meaning_of(error: ServerError, url: str, deadline: float) -> StorageError:
             undone=True,
             outage=False,
         )
-    if error.sqlstate == CANCELLED:
-        return TooLate(f"PostgreSQL did not finish within {deadline:g} s, or was told to stop ({error})", undone=True)
+    if error.sqlstate == CANCELLED:  # mostly several waits, each shorter than lock_timeout: the server itself is well
+        return TooLate(
+            f"PostgreSQL did not finish within {deadline:g} s: many wait for the same key, or it was told to stop"
+            f" ({error})",
+            undone=True,
+            outage=False,
+        )
     found = MEANINGS.get(error.sqlstate) or MEANINGS.get(error.sqlstate[:2], UNKNOWN)
     text = found.text.format(message=error, url=url, sqlstate=error.sqlstate or "without a code")
     return StorageError(text, undone=True, outage=found.outage)
