@@ -1,6 +1,8 @@
 """The ledger in PostgreSQL: partitions by month, made ahead and dropped; privileges; writers that meet."""
 
+import re
 import threading
+import time
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -60,6 +62,21 @@ def test_partitions_of_three_months_are_made_ahead_and_the_rest_has_one_of_its_o
     assert partitions(url) == {"2026_11": 1, "2026_12": 1, "2027_01": 0, "2027_02": 1, "other": 1}, "rows have moved"
     database.write(b"w", 2, [record("2027-02-01")])
     assert partitions(url)["2027_02"] == 1, "the row that moved was added to"
+    database.disconnect()
+
+
+def test_a_machine_whose_clock_is_ahead_removes_nothing(url: str) -> None:
+    database = PostgresLedger(url)
+    now = int(time.time())
+    month = datetime.fromtimestamp(now, UTC).strftime("%Y_%m")
+    database.maintain(now, None)
+    database.write(b"w", 1, [UsageRecord(now // 3600 * 3600, "c", "r", "", 1, 1, 0, 0)])
+    database.maintain(now + 5 * 365 * DAY, 400 * DAY)
+    assert partitions(url)[month] == 1
+    database.write(b"w", 1, [UsageRecord(now // 3600 * 3600, "c", "r", "", 1, 1, 0, 0)])
+    with closing(open_connection(read_url(url))) as connection:
+        totals: Any = connection.execute("SELECT sum(units) FROM ratebound_usage_totals").fetchone()
+    assert totals[0] == 1, "the numbers of flushes are kept, too"
     database.disconnect()
 
 
@@ -240,3 +257,14 @@ def test_a_connection_that_the_server_closed_while_it_was_idle_is_replaced(
         ledger.flush()
         assert rows_of(ledger) == {("a", "d", ""): (2, 2, 0, 0)}
     assert caplog.messages == []
+
+
+def test_a_database_that_cannot_store_every_name_is_refused(postgres: Postgres) -> None:
+    with postgres.connect() as connection:
+        connection.autocommit = True
+        connection.execute("DROP DATABASE IF EXISTS latin")
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    url = re.sub(r"/[^/?]*(\?|$)", r"/latin\1", postgres.new_database())
+    make_tables(url)
+    with pytest.raises(StorageError, match="needs a database with the encoding UTF8, and this one has LATIN1"):
+        PostgresLedger(url).write(b"w", 1, [record("2026-11-16")])

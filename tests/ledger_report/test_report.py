@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ratebound.ledger import Ledger
@@ -96,12 +96,22 @@ def test_a_bill_is_a_line_for_each_client_and_rule() -> None:
 
 
 @given(st.text(max_size=20))
+@example("\r")
+@example("a\rb")
 def test_no_text_in_csv_is_a_formula(text: str) -> None:
     rows = list(csv.reader(StringIO(csv_text(["client"], [[text], ["-"], ["@x"]]), newline="")))
     assert rows[1:][-2:] == [["'-"], ["'@x"]]
     first = rows[1][0] if rows[1] else ""
     assert not first.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r"))
-    assert first.replace("\r\n", "\n") in (text.replace("\r\n", "\n"), f"'{text}".replace("\r\n", "\n"))
+    assert first.replace("\r\n", "\n").replace("'", "") == text.replace("\r\n", "\n").replace("'", "")
+
+
+@pytest.mark.parametrize("text", ["a;=1+1", "a; @x", "a\t+1", "a,b\n=c", "=1;=2", "a|-1"])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_no_cell_is_a_formula_whatever_a_spreadsheet_splits_at(text: str, separator: str) -> None:
+    for line in csv_text(["client", "units"], [[text, 1]]).splitlines():
+        for cell in line.split(separator):
+            assert not cell.lstrip(' "').startswith(("=", "+", "-", "@"))
 
 
 def test_numbers_in_csv_stay_numbers() -> None:

@@ -1,6 +1,7 @@
 """`ratebound storage`: the tables of PostgreSQL and SQLite, made, upgraded and shown."""
 
 import json
+import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -127,8 +128,12 @@ def test_sqlite_has_the_same_commands(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/limits.db"
     for command in ("show", "upgrade"):
         assert "there is no file" in run(command, url).output
-    assert "CREATE TABLE" in run("init", url, "--sql").output
+    statements = run("init", url, "--sql").output
     assert not (tmp_path / "limits.db").exists()
+    with closing(sqlite3.connect(tmp_path / "by hand.db")) as connection:
+        connection.executescript(statements)
+    with Limiter("10/hour", storage=f"sqlite:///{tmp_path}/by hand.db", failure="raise") as limiter:
+        assert limiter.hit("a"), "the statements make a file of ours"
     assert run("init", url).exit_code == 0
     with Limiter("10/hour", storage=url, failure="raise") as limiter:
         limiter.hit("a")

@@ -89,20 +89,56 @@ def test_a_panic_at_the_commit_leaves_it_unknown() -> None:
     assert link.trips == 2
 
 
-def test_a_thread_that_is_given_a_place_at_its_deadline_takes_it() -> None:
+def test_a_thread_that_nobody_wakes_looks_for_a_place_by_itself() -> None:
     pool = ThreadPool(1)
     place = pool.take(0.0)
-
-    def wait(left: float) -> bool:
-        assert left > 0
-        pool._links.give(place)  # by another thread, whose call to wake this one comes just too late
-        return False
-
-    pool._freed.wait = wait  # type: ignore[assignment,method-assign]
-    taken = pool.take(time.monotonic() + 5)
+    pool._wake = lambda: None  # type: ignore[method-assign]  # as if whoever gives a place back were interrupted
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(pool.take(time.monotonic() + 30)))
+    thread.start()
     with pytest.raises(StorageError, match="were in use"):
-        pool.take(time.monotonic())
-    pool.give(taken)
+        pool.take(time.monotonic() + 0.01)
+    pool.give(place)
+    thread.join(20)
+    assert found[0].opened == place.opened
+    assert not pool._waiting
+
+
+def test_a_signal_handler_that_raises_at_any_moment_leaves_no_lock_held(server: Postgres) -> None:
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    def work() -> None:
+        while not stop.is_set():
+            storage.evaluate([group("other", cost=0)], "peek")
+
+    stop = threading.Event()
+    interrupted = 0
+    with closing(PostgresStorage(fresh_url(server, options="timeout=20&pool=2"))) as storage:
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        before = signal.signal(signal.SIGALRM, ring)
+        try:
+            for number in range(400):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0002 + number % 40 * 0.00005)
+                    for _ in range(50):
+                        storage.evaluate([group("mine")], "peek")
+                except Alarm:
+                    interrupted += 1
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+            stop.set()
+            for thread in threads:
+                thread.join(20)
+        assert interrupted > 0
+        assert not any(thread.is_alive() for thread in threads)
 
 
 @contextmanager

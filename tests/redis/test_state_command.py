@@ -226,3 +226,22 @@ def test_values_strikes_and_blocks_are_shown_and_a_reset_lifts_the_block(url: st
         assert "alice" not in run("usage", *options).output
         assert not document("reset", *options, "--only", "guessing")["guessing"]["blocked"]
         assert not limiter.peek("user:42", values={"account": "alice"}).blocked
+
+
+def test_grants_and_resets_are_in_the_audit_log(policy: str, url: str) -> None:
+    def changes() -> list[tuple[str, ...]]:
+        with Gate(load_policy(policy, functions={"find_customer": lambda key: key})) as gate:
+            return [one[1:] for one in reversed(gate.changes())]
+
+    spend(policy, "bob")
+    for wrong in (("0", "monthly"), ("5", "nothing"), ("5", "rate")):
+        assert run("grant", "user:bob", wrong[0], "--policy", policy, "--only", wrong[1]).exit_code == 2
+    assert changes() == [], "what is refused is not recorded"
+    assert run("grant", "user:bob", "5", "--policy", policy, "--only", "monthly", "--by", "ann").exit_code == 0
+    assert run("reset", "user:bob", "203.0.113.7", "--policy", policy, "--by", "ann").exit_code == 0
+    assert run("grant", "job:1", "7", "--storage", url, "--limits", LIMITS, "--by", "eve").exit_code == 0
+    assert changes() == [
+        ("ann", "grant", "user:bob", "5 units of rule monthly"),
+        ("ann", "reset", "user:bob + 203.0.113.7", ""),
+        ("eve", "grant", "job:1", "7 units"),
+    ]

@@ -5,6 +5,8 @@ import gc
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -342,6 +344,27 @@ def test_a_task_gets_its_answer_though_the_thread_that_decided_for_it_was_interr
     asyncio.run(play())
 
 
+def test_a_thread_that_has_answered_all_tasks_before_it_is_known_to_run_is_no_missing_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        storage = AsyncSqliteStorage(str(path), deadline=LONG, synchronous="off")
+        queue = storage.shared.threads.queue
+
+        def slow(function: Any) -> Any:
+            job = queue(function)
+            assert job is not None
+            job.replies.get(timeout=LONG)
+            return job
+
+        monkeypatch.setattr(storage.shared.threads, "queue", slow)
+        assert (await storage.evaluate([group()]))[0][0][1] == 999
+        monkeypatch.undo()
+        await storage.close()
+
+    asyncio.run(play())
+
+
 # Restarts and closing
 
 
@@ -393,3 +416,16 @@ def test_a_file_that_nobody_uses_any_more_is_closed(path: Path) -> None:
     del storage
     gc.collect()
     assert open_files() == 0
+
+
+def test_an_sqlite_without_strict_tables_is_not_asked_for_them() -> None:
+    """SQLite has them since 3.37. Python 3.11 runs on systems with an older one."""
+    code = (
+        "import sqlite3; sqlite3.sqlite_version_info = (3, 34, 1)\n"
+        "from ratebound.ledger import sqlite_ledger\n"
+        "from ratebound.storage.sqlite import tables\n"
+        "print(*tables.MAKE, *sqlite_ledger.TABLES)"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert made.count("CREATE TABLE") == 7
+    assert "STRICT" not in made

@@ -3,7 +3,8 @@ application."""
 
 import click
 
-from ratebound.cli.operator_options import BY, FOR, JSON, REASON, STORAGE, opened, operator, show
+from ratebound.cli.operator_name import BY, operator
+from ratebound.cli.operator_options import FOR, JSON, REASON, STORAGE, opened, show
 from ratebound.cli.policy import FORMAT
 from ratebound.flow import run
 from ratebound.policy.runtime.operator_blocks import BLOCKS, Block, adding_block, removing_block

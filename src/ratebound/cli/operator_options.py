@@ -1,6 +1,5 @@
 """Shared parts of the commands for operators: options, the storage that they open, and how entries are shown."""
 
-import getpass
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +31,6 @@ POLICY = click.option(
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 FOR = click.option("--for", "length", metavar="TIME", help="How long: 90 seconds, 1h. Without it until it is removed.")
 REASON = click.option("--reason", default="", metavar="TEXT", help="A reason for operators. Clients never see it.")
-BY = click.option("--by", metavar="NAME", help="Who does it, for the audit log; by default the login name.")
 
 
 class Opened(NamedTuple):
@@ -73,16 +71,6 @@ def opened(
         finally:
             if found is not None:
                 found.close()
-
-
-def operator(by: str | None) -> str:
-    """Return who does it: the name that was given, or the login name; "" if there is none."""
-    if by is not None:
-        return by
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        return ""
 
 
 def show(found: Sequence[Any], columns: Sequence[str], shape: str) -> None:

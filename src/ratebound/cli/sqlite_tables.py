@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
+from ratebound.clock import wall_clock
 from ratebound.errors import RateboundError
 from ratebound.storage.sqlite.address import check_file, read_url
-from ratebound.storage.sqlite.connect import open_connection, storage_error
-from ratebound.storage.sqlite.tables import STRICT, TABLES, make_tables
+from ratebound.storage.sqlite.connect import MARK, open_connection, storage_error
+from ratebound.storage.sqlite.tables import MAKE, make_tables
 
 PATIENCE = 10.0  # seconds
 
@@ -22,8 +23,8 @@ def make(url: str, unlogged: bool, no_ledger: bool, sql: bool) -> None:
     if unlogged:
         raise RateboundError("--unlogged is for PostgreSQL: for SQLite write ?synchronous=off in the URL")
     if sql:
-        for name, columns in TABLES.items():
-            click.echo(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) {STRICT}WITHOUT ROWID;")
+        for statement in (*MARK, *MAKE):
+            click.echo(f"{statement};")
         return
     with closing(open_connection(address, ends)) as connection:
         try:
@@ -48,7 +49,7 @@ def report(url: str) -> dict[str, Any]:
             make_tables(connection, address, time.monotonic() + PATIENCE)
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             count = "SELECT count(*), count(*) FILTER (WHERE expires <= ?) FROM states"
-            rows, expired = connection.execute(count, (time.time_ns() // 1000,)).fetchone()
+            rows, expired = connection.execute(count, (wall_clock(),)).fetchone()
             (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
         except sqlite3.Error as error:
             raise storage_error(error, address) from error

@@ -2,7 +2,7 @@
 of an application."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -12,25 +12,34 @@ from rich.console import Console
 from rich.table import Table
 
 from ratebound.cli.app import _console
+from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ, _mistakes
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
+from ratebound.flow import run
 from ratebound.limiter import Limiter
 from ratebound.policy import Gate
 from ratebound.policy.load.loader import load_policy
+from ratebound.policy.runtime.operator_documents import MAX_DETAIL, MAX_TARGET, as_line, recording
 from ratebound.slots import Holder
+from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import split_url
 from ratebound.storage.urls import check_is_made
-from ratebound.usage import Usage
+from ratebound.usage import Usage, granting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Client(Protocol):
-    """A client whose states are read or changed."""
+    """A client whose states are read or changed. `storage` is where they are."""
+
+    @property
+    def storage(self) -> Any: ...
 
     def usage(self) -> list[Usage]: ...
+
+    def check_grant(self, units: int) -> None: ...
 
     def grant(self, units: int) -> list[Usage]: ...
 
@@ -47,8 +56,15 @@ class _LimiterClient:
         self._key = key
         self._name = name
 
+    @property
+    def storage(self) -> Any:
+        return self._limiter.storage
+
     def usage(self) -> list[Usage]:
         return [usage for usage in self._limiter.usage(self._key) if self._name in (None, usage.name)]
+
+    def check_grant(self, units: int) -> None:
+        granting(self._key, self._limiter.limits, units, self._name)
 
     def grant(self, units: int) -> list[Usage]:
         self._limiter.grant(self._key, units, name=self._name)
@@ -70,8 +86,16 @@ class _PolicyClient:
         self._rule = rule
         self._tier = tier
 
+    @property
+    def storage(self) -> Any:
+        return self._gate.storage
+
     def usage(self) -> list[Usage]:
         return self._gate.usage_of(self._identity, rule=self._rule, tier=self._tier)
+
+    def check_grant(self, units: int) -> None:
+        limits = self._gate._client_limits(self._identity, self._tier, self._rule, None, self._gate._measures())
+        limits.granting(units)
 
     def grant(self, units: int) -> list[Usage]:
         return self._gate.grant(self._identity, units, rule=self._rule, tier=self._tier)
@@ -127,27 +151,35 @@ def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
 @state.command(short_help="Add units to a client's quotas, in their present windows.")
 @click.argument("key", nargs=-1, required=True)
 @click.argument("units", type=int, is_eager=True)  # checked first: else a missing UNITS is reported as a missing KEY
+@BY
 @_options
-def grant(key: tuple[str, ...], units: int, shape: str, **options: Any) -> None:
+def grant(key: tuple[str, ...], units: int, shape: str, by: str | None, **options: Any) -> None:
     """Add UNITS to what KEY may use of its quotas in their present windows, and show its usage then.
 
-    A grant ends with its window. It cannot be taken back, except by reset, which also forgets what was spent.
+    A grant ends with its window. It cannot be taken back, except by reset, which also forgets what was spent. It is
+    recorded in the audit log, before it is made.
 
     For example: ratebound state grant user:42 500 --policy policy.yaml --only api
     """
     with _client(key, **options) as client:
+        client.check_grant(units)
+        _record(client, "grant", key, f"{units} units{_of(options)}", by)
         _show(client.grant(units), shape)
 
 
 @state.command(short_help="Forget what a client has spent.")
 @click.argument("key", nargs=-1, required=True)
+@BY
 @_options
-def reset(key: tuple[str, ...], shape: str, **options: Any) -> None:
+def reset(key: tuple[str, ...], shape: str, by: str | None, **options: Any) -> None:
     """Forget what KEY has spent, and show its usage then. Strikes are forgotten too, and a block is lifted.
+
+    It is recorded in the audit log, before it is done.
 
     For example: ratebound state reset user:42 --policy policy.yaml
     """
     with _client(key, **options) as client:
+        _record(client, "reset", key, _of(options).strip(), by)
         client.reset()
         _show(client.usage(), shape)
 
@@ -163,6 +195,18 @@ def holders(key: tuple[str, ...], shape: str, **options: Any) -> None:
     with _client(key, **options) as client:
         _check_reached(client.usage())  # else a gate lists the slots that this process granted
         _show_holders(client.holders(), shape)
+
+
+def _record(client: _Client, action: str, key: Sequence[str], detail: str, by: str | None) -> None:
+    """Note a change in the audit log, as the admin API does. Mistakes and an outage are reported before."""
+    _check_reached(client.usage())
+    if keeps_documents(client.storage):
+        target = as_line(" + ".join(key), MAX_TARGET)
+        run(recording(client.storage, action, target, as_line(detail, MAX_DETAIL), operator(by)))
+
+
+def _of(options: Mapping[str, Any]) -> str:
+    return "" if options["only"] is None else f" of {'rule' if options['file'] else 'limit'} {options['only']}"
 
 
 @contextmanager

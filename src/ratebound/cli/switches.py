@@ -3,8 +3,8 @@ application."""
 
 import click
 
+from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.operator_options import (
-    BY,
     FOR,
     JSON,
     POLICY,
@@ -12,7 +12,6 @@ from ratebound.cli.operator_options import (
     STORAGE,
     STORAGE_OR_POLICYS,
     opened,
-    operator,
     show,
 )
 from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS

@@ -37,6 +37,8 @@ NOT_OWNER = (
     " the table's owner to have a partition for each month"
 )
 
+ANY_NAME = ("UTF8", "SQL_ASCII", None)  # encodings that store every name; None if a proxy does not report it
+
 KEYS = {USAGE: "bucket, client, rule, endpoint", f"{USAGE}_totals": "bucket, rule"}
 _TABLES = (USAGE, f"{USAGE}_totals", "ratebound_flushes", "ratebound_audit")
 _ADDING = ", ".join(
@@ -110,16 +112,19 @@ class PostgresLedger:
     def maintain(self, now: int, keep: int | None) -> bool:
         """Make partitions of the next months, and remove old ones; see LedgerDatabase.
 
-        Whole months are removed, as soon as all of a month is older than `keep`.
+        Whole months are removed, as soon as all of a month is older than `keep`. What is old must be old by the clock
+        of the database, too: a machine whose clock is ahead removes nothing that others keep.
         """
         with self._writing() as connection:
-            self._run(connection, "DELETE FROM ratebound_flushes WHERE at < %s", (now - FLUSHES_KEPT,))
+            row: Any = connection.execute("SELECT floor(extract(epoch FROM now()))::bigint").fetchone()
+            sure = min(now, int(row[0]))
+            self._run(connection, "DELETE FROM ratebound_flushes WHERE at < %s", (sure - FLUSHES_KEPT,))
         month, failed = MONTHS.index_at(now * SECOND), None
         try:
             self._make_partitions(range(month, month + AHEAD))
         except StorageError as error:
             failed = error  # old usage is removed all the same
-        is_done = keep is None or self._remove_before(MONTHS.index_at((now - keep) * SECOND))
+        is_done = keep is None or self._remove_before(MONTHS.index_at((sure - keep) * SECOND))
         if failed is not None and is_done:
             raise failed
         return is_done
@@ -247,6 +252,7 @@ class PostgresLedger:
     def _open(self, seconds: float) -> Connection:
         connection = open_connection(self._address, seconds)
         try:
+            _check_encoding(connection)
             version, known = version_of(connection, self._address, COMPONENT), MIGRATIONS[-1].version
             if version > known:
                 raise StorageError(newer(COMPONENT, version, known))
@@ -264,6 +270,16 @@ class PostgresLedger:
 
 class _NotAllowed(Exception):
     """A user may not drop a partition."""
+
+
+def _check_encoding(connection: Connection) -> None:
+    """Raise StorageError if the database cannot store every name: else one client would stop all writing."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in ANY_NAME:
+        raise StorageError(
+            f"a ledger needs a database with the encoding UTF8, and this one has {encoding}: name another, made by"
+            " CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
 
 
 def partition_name(month: int) -> str:

@@ -5,6 +5,7 @@
 
 import csv
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -19,6 +20,8 @@ from ratebound.ledger.usage_rows import ClientUsage
 MOST_CLIENTS = 10
 # What spreadsheets take for the beginning of a formula, also in full width
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# A formula after a character at which a spreadsheet may begin a new cell: in many countries that is the semicolon
+LATER_FORMULA = re.compile(r"([;|\t\r\n] *)(?=[=+\-@＝＋－＠])")
 COLUMNS = ("month", "client", "rule", "units", "overage")
 
 
@@ -158,17 +161,21 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
     A text that a spreadsheet would take for a formula gets an apostrophe in front, because clients choose their names.
     """
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([safe_cell(value) if isinstance(value, str) else value for value in row])
-    return out.getvalue()
+    lines = []
+    for row in (columns, *rows):
+        line = StringIO()
+        # A text is quoted if it has a character of the line's end: so that is both, and then cut.
+        csv.writer(line, lineterminator="\r\n").writerow(
+            [safe_cell(value) if isinstance(value, str) else value for value in row]
+        )
+        lines.append(line.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)
 
 
 def safe_cell(text: str) -> str:
     """Return the text of a cell of a spreadsheet, which is never a formula."""
-    return f"'{text}" if text.lstrip(" ").startswith(FORMULA) else text
+    safe = LATER_FORMULA.sub(r"\1'", text)
+    return f"'{safe}" if safe.lstrip(" ").startswith(FORMULA) else safe
 
 
 def added_up(used: Iterable[UsedUnits]) -> UsedUnits:

@@ -15,6 +15,7 @@ from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy.runtime.operator_documents import Change
 from ratebound.storage.sqlite.address import read_url
 from ratebound.storage.sqlite.connect import SqliteFile, begin, until_free
+from ratebound.storage.sqlite.tables import STRICT, WITHOUT_ROWID
 
 VERSION = 1
 PATIENCE = 5.0  # seconds for which a writer waits for others: it is never in the path of a request
@@ -24,16 +25,16 @@ KEYS = {"ratebound_usage": "bucket, client, rule, endpoint", "ratebound_usage_to
 NUMBERS = ("units", "allowed", "denied", "overage")
 _COLUMNS = ", ".join(f"{name} INTEGER NOT NULL" for name in NUMBERS)
 TABLES = (
-    "CREATE TABLE IF NOT EXISTS ratebound_ledger (version INTEGER NOT NULL) STRICT",
+    f"CREATE TABLE IF NOT EXISTS ratebound_ledger (version INTEGER NOT NULL) {STRICT}",
     f"CREATE TABLE IF NOT EXISTS ratebound_usage (bucket INTEGER NOT NULL, client TEXT NOT NULL, rule TEXT NOT NULL,"
-    f" endpoint TEXT NOT NULL, {_COLUMNS}, PRIMARY KEY (bucket, client, rule, endpoint)) STRICT, WITHOUT ROWID",
+    f" endpoint TEXT NOT NULL, {_COLUMNS}, PRIMARY KEY (bucket, client, rule, endpoint)) {WITHOUT_ROWID}",
     "CREATE INDEX IF NOT EXISTS ratebound_usage_by_client ON ratebound_usage (client, bucket)",
     f"CREATE TABLE IF NOT EXISTS ratebound_usage_totals (bucket INTEGER NOT NULL, rule TEXT NOT NULL, {_COLUMNS},"
-    " PRIMARY KEY (bucket, rule)) STRICT, WITHOUT ROWID",
+    f" PRIMARY KEY (bucket, rule)) {WITHOUT_ROWID}",
     "CREATE TABLE IF NOT EXISTS ratebound_flushes (writer BLOB PRIMARY KEY, number INTEGER NOT NULL,"
-    " at INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    f" at INTEGER NOT NULL) {WITHOUT_ROWID}",
     'CREATE TABLE IF NOT EXISTS ratebound_audit (id INTEGER PRIMARY KEY, at INTEGER NOT NULL, "by" TEXT NOT NULL,'
-    " action TEXT NOT NULL, target TEXT NOT NULL, detail TEXT NOT NULL, digest BLOB NOT NULL UNIQUE) STRICT",
+    f" action TEXT NOT NULL, target TEXT NOT NULL, detail TEXT NOT NULL, digest BLOB NOT NULL UNIQUE) {STRICT}",
     "CREATE INDEX IF NOT EXISTS ratebound_audit_by_time ON ratebound_audit (at)",
     "CREATE TRIGGER IF NOT EXISTS ratebound_audit_update BEFORE UPDATE ON ratebound_audit"
     " BEGIN SELECT RAISE(ABORT, 'ratebound_audit is append-only'); END",

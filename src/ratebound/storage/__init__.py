@@ -112,8 +112,10 @@ def refusal_of(storage: Any, limit: Limit) -> str:
 def refuse_unkept(storage: Any, limits: Iterable[Limit]) -> None:
     """Raise InvalidLimit if a storage does not keep one of these limits."""
     refusals = refusals_of(storage)
-    for limit in () if refusals is None else limits:
-        reason = refusals(limit) if refusals is not None else ""
+    if refusals is None:
+        return
+    for limit in limits:
+        reason = refusals(limit)
         if reason:
             raise InvalidLimit(f"{limit.text!r} cannot be counted in this storage. {reason}")
 

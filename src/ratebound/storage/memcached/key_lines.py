@@ -6,7 +6,9 @@ the others wait. When it has finished, the next one leads, and everybody who wai
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -22,8 +24,8 @@ LOST = 1.0  # seconds after its deadline, a caller that leads is taken for lost:
 class SwapTurn(Generic[J]):
     """The jobs of one caller, and later their answers.
 
-    A caller leads if `led` is not empty: it has its own turn, and those that are decided with it. `called` is set when
-    a caller that waits has answers or an error, or leads.
+    A caller leads if `led` is not empty: it has its own turn, and those that are decided with it. `called` gets
+    something when a caller that waits has answers or an error, or leads.
     """
 
     __slots__ = ("answers", "began", "called", "error", "jobs", "led", "line", "until")
@@ -32,7 +34,7 @@ class SwapTurn(Generic[J]):
         self.jobs = jobs
         self.until = until
         self.began = False  # as the one that leads
-        self.called: threading.Event | None = None
+        self.called: SimpleQueue[None] | None = None  # no Event: a signal handler could leave its lock held
         self.answers: Sequence[Any] | None = None
         self.error: StorageError | None = None
         self.led: list[SwapTurn[J]] = []
@@ -81,10 +83,11 @@ class KeyLines(Generic[J]):
                     turn.line = self._lines[name] = KeyLine(until)
                     turn.led = [turn]
                 else:
-                    turn.line, turn.called = line, threading.Event()
+                    turn.line, turn.called = line, SimpleQueue()
                     line.waiting.append(turn)
             if turn.called is not None:
-                turn.called.wait(max(until - monotonic(), 0.0))
+                with suppress(Empty):
+                    turn.called.get(timeout=max(until - monotonic(), 0.0))
                 self._leave(turn)
             if turn.led:
                 _lead(turn, swap)
@@ -145,7 +148,7 @@ class KeyLines(Generic[J]):
             turn.led = []
         for one in (*(one for one in others if one.is_over), *next_turns[:1]):
             if one.called is not None:
-                one.called.set()
+                one.called.put(None)
 
 
 def _lead(turn: SwapTurn[J], swap: Swap[J]) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from ratebound.errors import StorageError
 from ratebound.storage.blame import Living
@@ -17,6 +18,7 @@ from ratebound.storage.postgres.connect import Link
 
 NO_CONNECTION = "all connections of ?pool= were in use until the deadline: give the URL a larger pool, or more timeout"
 MOST_IDLE = 300.0  # seconds after which an idle connection is closed
+LOOK_AGAIN = 0.05  # seconds: a place that an exception lost is given back by nobody
 
 
 class LinkPlace:
@@ -84,36 +86,59 @@ class _Links:
 
 
 class ThreadPool:
-    """The connections of the threads of a process."""
+    """The connections of the threads of a process.
+
+    It has no Condition and no Event of the standard library: a signal handler that raises inside one of them leaves its
+    lock held for ever.
+    """
 
     def __init__(self, most: int) -> None:
         self._links = _Links(most)
-        self._freed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._waiting: deque[SimpleQueue[None]] = deque()  # of threads; the first one is woken first
 
     def take(self, until: float) -> LinkPlace:
         """Return a place, as soon as one is free. Raises StorageError after `until`."""
-        with self._freed:
-            while (place := self._links.take()) is None:  # also after a wait in vain: it may have been woken just then
+        place = self._free()
+        if place is not None:
+            return place
+        woken: SimpleQueue[None] = SimpleQueue()
+        self._waiting.append(woken)
+        try:
+            while (place := self._free()) is None:  # also after a wait in vain: it may have been woken just then
                 left = until - time.monotonic()
                 if left <= 0:
                     raise StorageError(NO_CONNECTION, undone=True, outage=False)
-                self._freed.wait(left)
+                with suppress(Empty):
+                    woken.get(timeout=min(left, LOOK_AGAIN))
             return place
+        finally:
+            self._waiting.remove(woken)
+            if place is None:
+                self._wake()  # this thread may have been woken just now, and leaves
+
+    def _free(self) -> LinkPlace | None:
+        with self._lock:
+            return self._links.take()
 
     def give(self, place: LinkPlace) -> None:
         """Take a place back."""
-        with self._freed:
+        with self._lock:
             self._links.give(place)
-            self._freed.notify()
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(IndexError):
+            self._waiting[0].put(None)
 
     def forget(self, place: LinkPlace | None = None) -> None:
         """Close idle connections now, and the others when their calls end, except a new one in `place`."""
-        with self._freed:
+        with self._lock:
             self._links.forget(place)
 
     def renew(self) -> None:
-        """Forget all connections and locks, in a forked child."""
-        self._freed = threading.Condition(threading.Lock())
+        """Forget all connections, locks and waiting threads, in a forked child."""
+        self._lock, self._waiting = threading.Lock(), deque()
         self._links.abandon()
 
 

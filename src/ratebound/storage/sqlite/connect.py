@@ -26,6 +26,7 @@ except ImportError:  # not a POSIX system
 
 APPLICATION_ID = 0x5262_6E64  # "Rbnd": SQLite keeps it in the header of the file
 VERSION = 1  # of all tables in a file
+MARK = (f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {VERSION}")
 PAUSE = 0.0004  # seconds between two looks at the lock of another process, at most
 JOURNAL_SIZE = 16 << 20  # bytes that the write-ahead log keeps on the disk at most while it is idle
 LOOK = 0.005  # seconds between two looks whether the file was deleted or replaced
@@ -192,8 +193,8 @@ def _mark(connection: sqlite3.Connection, address: SqliteAddress, ends: float) -
     begin(connection, address, ends)
     try:
         if not _check_mark(connection, address):  # another process may have done it meanwhile
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+            for statement in MARK:
+                connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)

@@ -122,7 +122,7 @@ class GroupCommit:
             self._sweep_if_due(connection)
             connection.execute("COMMIT")
             return [rows]
-        except sqlite3.Error:  # nothing is charged: again, step by step
+        except (sqlite3.Error, MemoryError):  # nothing is charged: again, step by step
             pass
         finally:
             if connection is not None and connection.in_transaction:
@@ -184,13 +184,17 @@ class GroupCommit:
 
     def _is_serving(self) -> bool:
         """Start the thread that decides the calls of tasks, unless it runs. Return False if there is no thread."""
-        with self._lock:
-            if self._is_served:
-                return True
-            self._is_served = True
-        if self._threads.queue(self._serve) is None:
-            self._is_served = False
-        return self._is_served
+        starts = is_started = False
+        try:
+            with self._lock:
+                starts = not self._is_served
+                self._is_served = True
+            # Not `self._is_served`: the thread may have decided all calls and ended before `queue` returns.
+            is_started = not starts or self._threads.queue(self._serve) is not None
+        finally:
+            if starts and not is_started:  # there is no thread, or a signal handler raised
+                self._is_served = False
+        return is_started
 
     def withdraw(self, call: PendingCall) -> bool:
         """Return True if a call is not decided and will not be; False if a thread is deciding it."""
@@ -223,6 +227,11 @@ class GroupCommit:
                     self._decide_all(waiting[-1].ends)
             except StorageError as error:
                 self._fail_tasks(waiting, error)
+            except Exception as error:  # this thread must go on: no other one would take its place
+                path = self._file.address.path
+                failure = StorageError(f"{path} could not be used ({type(error).__name__}: {error})", undone=True)
+                failure.__cause__ = error
+                self._fail_tasks(waiting, failure)
 
     def _decide_all(self, ends: float) -> None:
         turn = self._file.take_turn(ends - time.monotonic())

@@ -14,11 +14,13 @@ from ratebound.storage.sqlite.address import SqliteAddress
 from ratebound.storage.sqlite.connect import begin, roll_back
 from ratebound.storage.stored_states import StateChange
 
-STRICT = "STRICT, " if sqlite3.sqlite_version_info >= (3, 37) else ""
+STRICT = "STRICT" if sqlite3.sqlite_version_info >= (3, 37) else ""
+WITHOUT_ROWID = ", ".join(filter(None, [STRICT, "WITHOUT ROWID"]))
 TABLES = {
     "states": "name BLOB NOT NULL PRIMARY KEY, state BLOB NOT NULL, expires INTEGER NOT NULL",  # expires in µs
     "documents": "name BLOB NOT NULL PRIMARY KEY, version INTEGER NOT NULL, content BLOB NOT NULL",
 }
+MAKE = tuple(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) {WITHOUT_ROWID}" for name, columns in TABLES.items())
 READ = "SELECT state FROM states WHERE name = ?"
 WRITE = (
     "INSERT INTO states (name, state, expires) VALUES (?, ?, ?)"
@@ -38,8 +40,8 @@ def make_tables(connection: sqlite3.Connection, address: SqliteAddress, ends: fl
         return
     begin(connection, address, ends)
     try:
-        for name, columns in TABLES.items():
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) {STRICT}WITHOUT ROWID")
+        for statement in MAKE:
+            connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)
