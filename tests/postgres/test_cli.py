@@ -55,6 +55,13 @@ def test_unlogged_states_are_shown_as_such(url: str) -> None:
     assert "no: states are lost when the server crashes" in run("show", url).output
 
 
+@pytest.mark.parametrize("command", ["init", "upgrade", "show"])
+def test_a_command_without_a_url_names_the_variable(command: str) -> None:
+    asked = CliRunner().invoke(storage, [command], env={"RATEBOUND_STORAGE": None})
+    assert asked.exit_code == 2
+    assert "set RATEBOUND_STORAGE" in asked.output
+
+
 def test_unlogged_says_that_it_does_not_change_tables_that_are_there(url: str) -> None:
     assert "--unlogged" not in run("init", url).output
     again = run("init", url, "--unlogged")
