@@ -50,7 +50,8 @@ MEANINGS = {
     "40": _Meaning("PostgreSQL undid the transaction again and again ({message})", outage=False),
     "42501": _Meaning(
         "PostgreSQL refused it ({message}): grant SELECT, INSERT, UPDATE and DELETE on the tables of Ratebound, and"
-        " USAGE on their schema, to the user in the URL"
+        " USAGE on their schema, to the user in the URL. Only `ratebound storage` needs more: a user who may create"
+        " tables there"
     ),
     "42": _Meaning("the tables of Ratebound do not fit ({message}). Run: ratebound storage upgrade {url}"),
     "42P01": _Meaning("the tables of Ratebound are not there ({message}). Run: ratebound storage init {url}"),
