@@ -197,6 +197,14 @@ def test_counts_are_bounded_and_no_unit_is_lost() -> None:
     assert sum(units for units, *_ in found.values()) == 1000
 
 
+def test_endpoints_of_clients_that_are_counted_together_are_counted_together() -> None:
+    counts = counting(most=2, endpoint_of=lambda request: request.path)
+    limiter = Limiter("9/minute as m")
+    for number in range(9):
+        counts(Decided(limiter.hit(f"k{number}"), 0.0, request(f"/{number}")))
+    assert [row[1:4] for row in take(counts)] == [("k0", "m", "/0"), ("k1", "m", "/1"), (OTHER, "m", OTHER)]
+
+
 def test_names_of_rules_are_bounded() -> None:
     counts = counting()
     limiter = Limiter("1/minute", listeners=[counts])

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -167,6 +168,10 @@ def test_limits_of_a_key_are_in_one_item_and_expired_ones_are_dropped(
         ask(storage, "a", text)
     found = item.states_in(at(memcached, "get", name), storage.address.names.of_key("a"))
     assert len(found) == 3
+    clock.advance(1800)
+    ask(storage, "a", "9/day burst 9")
+    kept = item.states_in(at(memcached, "get", name), storage.address.names.of_key("a"))
+    assert len(kept) == 3, "the clock of this host may have been ahead"
     clock.advance(7200)
     ask(storage, "a", "9/day burst 9")
     assert len(item.states_in(at(memcached, "get", name), storage.address.names.of_key("a"))) == 1
@@ -179,11 +184,16 @@ def test_limits_of_a_key_are_in_one_item_and_expired_ones_are_dropped(
 def test_an_item_lives_a_little_longer_than_its_states(seconds: float, least: int, most: int) -> None:
     """Beyond 30 days Memcached takes an instant instead, by 2038 at the latest."""
     now = 1_700_000_000 * 1_000_000
-    limit = parse_limit("1/second fixed-window")
     state = b"\x01" + (now + round(seconds * 1_000_000)).to_bytes(8, "little") * 3
-    assert limit
     _, lives = item.item_of({b"k" * 16 + b"l" * 16: state}, now)
     assert least <= lives <= most
+
+
+def test_a_server_whose_clock_is_ahead_drops_no_item_of_a_long_quota_early() -> None:
+    now, later = time.time(), 40 * 86_400
+    state = b"\x01" + round((now + later) * 1_000_000).to_bytes(8, "little") * 3
+    _, until = item.item_of({b"k" * 16 + b"l" * 16: state}, round(now * 1_000_000))
+    assert until >= int(now) + later + item.DRIFT
 
 
 def test_an_item_of_something_else_is_an_error_that_says_so(storage: MemcachedStorage, memcached: Memcached) -> None:

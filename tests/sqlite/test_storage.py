@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ratebound.limit import Group
 from ratebound.storage.blame import TooLate
 from ratebound.storage.sqlite import connect, group_commit
 from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
+from ratebound.storage.stored_states import StoredGroup
 from ratebound.testing import FakeClock
 
 LIMIT = parse_limit("1000/hour fixed-window")
@@ -306,6 +308,54 @@ def test_signals_that_raise_lose_no_grant_and_leave_nothing_locked(storage: Sqli
     assert interrupted > 0
     assert answered <= 1_000_000 - left <= answered + interrupted
     assert sorted(others, reverse=True) == list(range(999_999, 999_999 - len(others), -1))
+
+
+def test_a_turn_that_was_given_back_does_not_keep_a_later_one_from_coming_back(storage: SqliteStorage) -> None:
+    kept = storage._writer.take_turn()  # as a traceback keeps it that the program stores
+    assert kept is not None
+    storage._writer.give_turn_back(kept)
+    assert storage._writer.take_turn() is not None  # lost at once
+    assert storage._writer.take_turn() is not None
+
+
+def test_an_interrupted_decision_keeps_nothing_alive(storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[Alarm] = [Alarm()]
+    reference = weakref.ref(raised[0])
+
+    def ring(*_: object) -> None:
+        raise raised.pop()
+
+    monkeypatch.setattr(storage.commits, "_begin", ring)
+    gc.disable()
+    try:
+        with suppress(Alarm):
+            storage.commits.decide(pending(storage, "a"))
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+def test_a_signal_just_after_the_commit_leaves_no_caller_without_its_answer(
+    storage: SqliteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give = group_commit._give
+    rings = [Alarm()]
+
+    def give_or_ring(*arguments: Any) -> None:
+        if rings:
+            raise rings.pop()
+        give(*arguments)
+
+    monkeypatch.setattr(group_commit, "_give", give_or_ring)
+    other = pending(storage, "other")
+    storage.commits._waiting.append(other)
+    with pytest.raises(Alarm):
+        storage.commits.decide(pending(storage, "mine"))
+    assert other.result()[0][0][0], "it was committed, so its caller must not decide it again"
+
+
+def pending(storage: SqliteStorage, key: str) -> group_commit.PendingCall:
+    return group_commit.PendingCall([StoredGroup(group(key), storage.names)], "spend", time.monotonic() + LONG)
 
 
 def test_a_turn_that_is_lost_comes_back(storage: SqliteStorage) -> None:

@@ -276,8 +276,9 @@ SETTINGS = (
         _storage,
         "",
         "URL",
-        "Where states are kept: memory://, shm://NAME, sqlite:///FILE, redis://HOST, postgresql://HOST/DATABASE. By"
-        " default the storage of the policy; memory becomes shared memory of this run if there are several workers.",
+        "Where states are kept: memory://, shm://NAME, sqlite:///FILE, redis://HOST, postgresql://HOST/DATABASE,"
+        " memcached://HOST. By default the storage of the policy; memory becomes shared memory of this run if there are"
+        " several workers.",
     ),
     Setting(
         "ledger",

@@ -245,7 +245,7 @@ class TurnToken:
     """The right to use the connection of a file. There is one for each file: the thread that refers to it has the turn.
 
     One that is lost comes back by itself: a signal handler may raise at any moment, also just before a turn is given
-    back.
+    back. So nothing may refer to it but the turn of a thread: a traceback that somebody keeps refers to all variables.
     """
 
     __slots__ = ("__weakref__", "_file")
@@ -256,7 +256,10 @@ class TurnToken:
     def __del__(self) -> None:
         file = self._file()
         if file is not None:
-            file.give_turn_back(TurnToken(file))
+            file.give_turn_back([TurnToken(file)])
+
+
+Turn = list[TurnToken]  # a turn that a thread has; empty once it was given back
 
 
 class SqliteFile:
@@ -283,7 +286,7 @@ class SqliteFile:
         self._turns.put(TurnToken(self))
         _files.add(self)
 
-    def take_turn(self, timeout: float = 0.0) -> TurnToken | None:
+    def take_turn(self, timeout: float = 0.0) -> Turn | None:
         """Return the turn, or None if another thread does not give it back within `timeout` seconds.
 
         A thread that has it may call `connection`, `failed` and `close_now`.
@@ -291,21 +294,22 @@ class SqliteFile:
         try:
             if timeout <= 0:
                 is_reserved = self._reserved_until and time.monotonic() < self._reserved_until
-                return None if is_reserved else self._turns.get_nowait()
+                return None if is_reserved else [self._turns.get_nowait()]
             ends = time.monotonic() + timeout
             while (now := time.monotonic()) < ends:
                 self._reserved_until = now + RESERVED
                 with contextlib.suppress(Empty):
-                    turn = self._turns.get(timeout=min(ends - now, RESERVED))
+                    turn = [self._turns.get(timeout=min(ends - now, RESERVED))]
                     self._reserved_until = 0.0
                     return turn
             return None
         except Empty:
             return None
 
-    def give_turn_back(self, turn: TurnToken) -> None:
-        """Let another thread have the connection."""
-        self._turns.put(turn)
+    def give_turn_back(self, turn: Turn) -> None:
+        """Let another thread have the connection, unless the turn was given back before."""
+        while turn:
+            self._turns.put(turn.pop())
         if self.when_free is not None:
             self.when_free()
 
@@ -395,7 +399,7 @@ class SqliteFile:
             undone=True,
         )
 
-    def before_fork(self) -> TurnToken | None:
+    def before_fork(self) -> Turn | None:
         """Close the connection and return the turn; None if another thread does not give it back in time."""
         turn = self.take_turn(AT_FORK)
         if turn is not None:
@@ -416,7 +420,7 @@ class SqliteFile:
 
 
 _files: "WeakSet[SqliteFile]" = WeakSet()  # of this process
-_forking: list[tuple[SqliteFile, TurnToken]] = []  # while a thread forks: files that it has closed, with their turns
+_forking: list[tuple[SqliteFile, Turn]] = []  # while a thread forks: files that it has closed, with their turns
 _abandoned: list[Any] = []
 
 

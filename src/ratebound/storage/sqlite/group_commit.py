@@ -280,9 +280,14 @@ class GroupCommit:
                 if own is None:
                     raise failure from failure.__cause__
                 return
+            del failure  # it is the error itself, whose traceback would keep this frame, and so itself, alive
             self._put_back([call for call in calls if call is not own])
             raise
-        _give(calls, answers)
+        try:
+            _give(calls, answers)
+        except BaseException:  # of a signal handler: what is committed must not be decided again
+            _give(calls, answers)
+            raise
 
     def _begin(self, connection: sqlite3.Connection, ends: float) -> None:
         now = time.monotonic()
