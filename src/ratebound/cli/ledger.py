@@ -225,7 +225,8 @@ def forget(client: str, yes: bool, url: str | None, secret_file: str | None) -> 
         found.usage(client)  # a mistake is told before the question
         if not yes:
             click.confirm(f"Remove all usage of {shown(client)}?", abort=True)
-        click.echo(f"{found.forget(client)} rows removed")
+        removed = found.forget(client)
+        click.echo(f"{removed} {'row' if removed == 1 else 'rows'} removed")
 
 
 @contextmanager
