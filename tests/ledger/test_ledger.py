@@ -435,3 +435,25 @@ def test_states_and_usage_may_share_a_database(ledger_url: str) -> None:
         assert not any(decision.degraded for decision in decisions)
         assert allowed == 30
         assert totals_of_rules(ledger) == {"d": (146, 30, 30, 0)}
+
+
+def test_a_client_is_forgotten_and_the_totals_stay(ledger: Ledger) -> None:
+    use(ledger, "2026-10-30T10:00:00", units=3)
+    ledger.flush()
+    use(ledger, "2026-11-16T10:00:00", units=4)  # not written yet
+    use(ledger, "2026-11-16T10:00:00", key="user:7", units=5)
+    assert ledger.forget("user:42") == 2
+    assert ledger.forget("user:42") == 0
+    assert ledger.usage("user:42") == []
+    assert [(row.client, row.units) for row in ledger.top()] == [("user:7", 5)]
+    assert totals_of_rules(ledger)["r"][0] == 12
+    use(ledger, "2026-11-16T11:00:00", units=1)
+    ledger.flush()
+    assert [row.units for row in ledger.usage("user:42")] == [1]
+
+
+def test_a_client_is_forgotten_by_its_name_under_digests(tmp_path: Path) -> None:
+    with Ledger(f"sqlite:///{tmp_path}/usage.db", secret="0123456789abcdef", every=3600) as found:
+        use(found, "2026-11-16T10:00:00")
+        assert found.forget("user:42") == 1
+        assert found.top() == []

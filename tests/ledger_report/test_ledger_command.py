@@ -145,3 +145,21 @@ def test_a_report_that_cannot_be_written_is_said(url: str, tmp_path: Path) -> No
     found = ran(url, "report", "--month", MONTH, "--output", str(tmp_path / "none" / "a.html"))
     assert found.exit_code == 1
     assert "Traceback" not in found.output
+
+
+def test_forgetting_a_client_asks_first(tmp_path: Path) -> None:
+    url = filled(f"sqlite:///{tmp_path}/usage.db")
+    refused = CliRunner().invoke(ledger, ["forget", "user:42", "--ledger", url], input="n\n")
+    assert refused.exit_code == 1
+    assert "user:42" in printed(url, "top", "--since", MONTH)
+    done = CliRunner().invoke(ledger, ["forget", "user:42", "--ledger", url], input="y\n")
+    assert "rows removed" in done.output
+    assert "user:42" not in printed(url, "top", "--since", MONTH)
+    assert printed(url, "forget", "user:42", "--yes") == "0 rows removed\n"
+
+
+def test_forgetting_makes_no_ledger(tmp_path: Path) -> None:
+    found = ran(f"sqlite:///{tmp_path}/none.db", "forget", "user:42", "--yes")
+    assert found.exit_code == 1
+    assert "there is no ledger" in found.output
+    assert not (tmp_path / "none.db").exists()

@@ -55,6 +55,33 @@ def test_unlogged_states_are_shown_as_such(url: str) -> None:
     assert "no: states are lost when the server crashes" in run("show", url).output
 
 
+@pytest.mark.parametrize("command", ["init", "upgrade", "show"])
+def test_a_command_without_a_url_names_the_variable(command: str) -> None:
+    asked = CliRunner().invoke(storage, [command], env={"RATEBOUND_STORAGE": None})
+    assert asked.exit_code == 2
+    assert "set RATEBOUND_STORAGE" in asked.output
+
+
+def test_unlogged_says_that_it_does_not_change_tables_that_are_there(url: str) -> None:
+    assert "--unlogged" not in run("init", url).output
+    again = run("init", url, "--unlogged")
+    assert again.exit_code == 0
+    assert "--unlogged has changed nothing" in again.output
+    assert json.loads(run("show", url, "--json").output)["logged"] is True
+    with psycopg.connect(url, autocommit=True) as connection:
+        found = connection.execute("SELECT relid::text FROM pg_partition_tree('ratebound_states') WHERE isleaf")
+        for (partition,) in found.fetchall():
+            connection.execute(f"ALTER TABLE {partition} SET UNLOGGED".encode())
+    assert "--unlogged has changed nothing" not in run("init", url, "--unlogged").output
+
+
+def test_a_user_who_may_not_create_tables_is_told_so(postgres: Postgres, url: str) -> None:
+    postgres.run("DROP ROLE IF EXISTS visitor", "CREATE ROLE visitor LOGIN")
+    refused = run("init", url.replace("ratebound:hunter2@", "visitor@"))
+    assert refused.exit_code == 1
+    assert "a user who may create tables" in refused.output
+
+
 def test_printed_statements_do_what_init_does(postgres: Postgres, url: str) -> None:
     printed = run("init", f"{url}?schema=limits", "--sql")
     assert printed.exit_code == 0

@@ -25,6 +25,7 @@ from ratebound.testing import Blocking
 from tests.databases import Postgres, postgres_server
 from tests.postgres.tables import fresh_url, make_tables
 from tests.proxy import Proxy
+from tests.servers import wait_until
 
 HOUR = parse_limit("1000/hour fixed-window")
 SPARE = 2.0  # seconds, for a busy machine
@@ -89,19 +90,32 @@ def test_a_panic_at_the_commit_leaves_it_unknown() -> None:
     assert link.trips == 2
 
 
-def test_a_thread_that_nobody_wakes_looks_for_a_place_by_itself() -> None:
+def test_threads_get_places_in_the_order_in_which_they_came() -> None:
     pool = ThreadPool(1)
     place = pool.take(0.0)
-    pool._wake = lambda: None  # type: ignore[method-assign]  # as if whoever gives a place back were interrupted
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(pool.take(time.monotonic() + 30)))
     thread.start()
-    with pytest.raises(StorageError, match="were in use"):
-        pool.take(time.monotonic() + 0.01)
+    wait_until(lambda: bool(pool._waiting), 20, "a thread waits")
     pool.give(place)
+    with pytest.raises(StorageError, match="were in use"):
+        pool.take(0.0)  # a thread that gives a place back, and wants it again, comes after those who wait
     thread.join(20)
-    assert found[0].opened == place.opened
+    assert len(found) == 1
+    pool.give(found[0])
+    assert pool.take(0.0).clean
     assert not pool._waiting
+
+
+def test_a_place_that_an_exception_has_lost_is_given_to_those_who_wait() -> None:
+    pool = ThreadPool(1)
+    places = [pool.take(0.0)]
+    thread = threading.Thread(target=lambda: places.append(pool.take(time.monotonic() + 30)))
+    thread.start()
+    wait_until(lambda: bool(pool._waiting), 20, "a thread waits")
+    places.pop(0)
+    thread.join(20)
+    assert len(places) == 1
 
 
 def test_a_signal_handler_that_raises_at_any_moment_leaves_no_lock_held(server: Postgres) -> None:

@@ -173,6 +173,33 @@ def test_a_lock_that_is_not_free_by_the_deadline_ends_the_wait_and_charges_nothi
         assert storage.evaluate([group("a")])[0][0][1] == 998
 
 
+def test_a_wait_that_the_server_ends_charges_nothing_and_is_no_outage(
+    postgres: Postgres, storage: PostgresStorage, holder: "psycopg.Connection[tuple[object, ...]]"
+) -> None:
+    """On a hot key several waits, each shorter than lock_timeout, end by statement_timeout. No breaker may open."""
+    name = only_name(postgres, storage, "a")
+    holder.execute("SELECT 1 FROM ratebound_states WHERE name = %s FOR UPDATE", (name,))
+    found: list[StorageError] = []
+
+    def work() -> None:
+        try:
+            storage.evaluate([group("a")])
+        except StorageError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: waits_for_a_lock(postgres))
+    postgres.run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    thread.join(20)
+    (error,) = found
+    assert isinstance(error, TooLate)
+    assert error.undone
+    assert not error.outage
+    holder.execute("COMMIT")
+    assert storage.evaluate([group("a")])[0][0][1] == 998
+
+
 def test_a_deadlock_made_by_hand_is_tried_again(postgres: Postgres) -> None:
     with closing(PostgresStorage(fresh_url(postgres, options="timeout=20"))) as storage:
         names = {}

@@ -415,6 +415,25 @@ def test_a_thread_that_has_answered_all_tasks_before_it_is_known_to_run_is_no_mi
     asyncio.run(play())
 
 
+def test_an_unexpected_exception_in_the_thread_that_serves_tasks_fails_these_tasks_and_no_later_ones(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(ends: float) -> Any:
+        raise RuntimeError("a mistake")
+
+    async def play() -> None:
+        storage = AsyncSqliteStorage(str(path), deadline=LONG, synchronous="off")
+        monkeypatch.setattr(storage.shared._writer, "connection", broken)
+        with pytest.raises(StorageError, match="could not be used .RuntimeError: a mistake") as caught:
+            await storage.evaluate([group()])
+        assert caught.value.undone
+        monkeypatch.undo()
+        assert (await storage.evaluate([group()]))[0][0][1] == 999
+        await storage.close()
+
+    asyncio.run(play())
+
+
 # Restarts and closing
 
 

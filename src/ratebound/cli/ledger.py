@@ -52,7 +52,7 @@ def ledger() -> None:
     """Show what clients have used, from the usage ledger that an application or the service writes.
 
     Name the ledger with --ledger, or with the environment variable RATEBOUND_LEDGER: sqlite:///usage.db or
-    postgresql://HOST/DATABASE. Nothing is written.
+    postgresql://HOST/DATABASE. Nothing is written, except by `forget`.
 
     CSV is for spreadsheets and bills. A name that a spreadsheet would take for a formula has an apostrophe in front.
     JSON has every name exactly as it is.
@@ -207,6 +207,25 @@ def audit(
     with opened_ledger(url, secret_file) as found:
         rows = found.audit(since=since, until=until, most=most)
         _show(rows, ("at", "by", "action", "target", "detail"), shape, "operators have changed nothing in this time")
+
+
+@ledger.command(short_help="Remove the usage of a client.")
+@click.argument("client")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@LEDGER
+@SECRET
+def forget(client: str, yes: bool, url: str | None, secret_file: str | None) -> None:
+    """Remove all usage of CLIENT, for example because it has asked for that. It cannot be undone.
+
+    Totals of all clients together stay. So do changes of operators that name the client: the audit only grows.
+
+    For example: ratebound ledger forget user:42 --ledger sqlite:///usage.db
+    """
+    with opened_ledger(url, secret_file) as found:
+        found.usage(client)  # a mistake is told before the question
+        if not yes:
+            click.confirm(f"Remove all usage of {shown(client)}?", abort=True)
+        click.echo(f"{found.forget(client)} rows removed")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ratebound.storage.postgres import migrations
 from ratebound.storage.postgres.address import PostgresAddress, read_url
 from ratebound.storage.postgres.connect import Connection, open_connection
 from ratebound.storage.postgres.migrations import Migration, statements_of, version_of
-from ratebound.storage.postgres.report import report_of
+from ratebound.storage.postgres.report import is_logged, report_of
 from ratebound.storage.postgres.tables import COMPONENT, migrations_of_states
 
 PATIENCE = 60.0  # seconds for one statement
@@ -36,6 +36,11 @@ def make(url: str, unlogged: bool, no_ledger: bool, sql: bool) -> None:
             before, _ = migrations.upgrade(connection, address, component, given)
             done = "are there already" if before else "are made"
             click.echo(f"the tables of the {component} {done}: version {last}")
+        if unlogged and is_logged(connection, address):
+            click.echo(
+                "--unlogged has changed nothing, because the tables of the states were logged before. Run ALTER TABLE"
+                " … SET UNLOGGED for each partition of ratebound_states"
+            )
 
 
 def upgrade(url: str, no_ledger: bool, sql: bool) -> None:

@@ -17,7 +17,7 @@ from ratebound.errors import RateboundError, StorageError
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.urls import check_storage_is_installed
 
-URL = click.argument("url", envvar="RATEBOUND_STORAGE")
+URL = click.argument("url", envvar="RATEBOUND_STORAGE", default="", metavar="[URL]")
 SQL = click.option("--sql", is_flag=True, help="Print the statements instead of running them.")
 NO_LEDGER = click.option("--no-ledger", is_flag=True, help="Leave out the tables of the usage ledger.")
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
@@ -97,6 +97,10 @@ def _opened(url: str) -> Iterator[None]:
     """Answer errors of one command: a mistake exits with status 2, and a storage that fails with status 1."""
     with _mistakes():
         try:
+            if not url:
+                raise RateboundError(
+                    "which storage? Give its URL, postgresql://host/database, or set RATEBOUND_STORAGE"
+                )
             if split_url(url).scheme not in SCHEMES:
                 raise RateboundError(
                     f"{hidden(url)} has no tables: expected postgresql://host/database or sqlite:///file.db. Other"

@@ -39,6 +39,9 @@ class LedgerDatabase(Protocol):
     def select(self, statement: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query, over a connection of its own."""
 
+    def forget(self, client: str) -> int:
+        """Remove the usage of a client, and return how many rows that were. Totals of all clients stay."""
+
     def maintain(self, now: int, keep: int | None) -> bool:
         """Make room ahead, and remove what is older than `keep` seconds; None keeps all. `now` is in seconds.
 

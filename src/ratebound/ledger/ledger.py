@@ -109,6 +109,16 @@ class Ledger:
         if self._writes:
             self._writer.flush()
 
+    def forget(self, client: str) -> int:
+        """Remove all usage of a client, written as for `usage`, and return how many rows that were.
+
+        Totals of all clients together stay, and so does the audit. What other processes have counted and not written
+        yet comes later, so forget again after their next flush. Raises StorageError.
+        """
+        name = self._names.asked(client)
+        self.flush()
+        return self._database.forget(name)
+
     def close(self, timeout: Duration = AT_EXIT) -> bool:
         """Write what is left, for at most `timeout` seconds, and count nothing from now on. Queries still work.
 

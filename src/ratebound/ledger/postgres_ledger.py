@@ -104,6 +104,11 @@ class PostgresLedger:
         finally:
             connection.close()
 
+    def forget(self, client: str) -> int:
+        """Remove the usage of a client; see LedgerDatabase."""
+        with self._writing() as connection:
+            return int(self._run(connection, "DELETE FROM ratebound_usage WHERE client = %s", (client,)).rowcount)
+
     def maintain(self, now: int, keep: int | None) -> bool:
         """Make partitions of the next months, and remove old ones; see LedgerDatabase.
 

@@ -97,6 +97,13 @@ class SqliteLedger:
                 return []
             return until_free(self._address, ends, lambda: connection.execute(statement, parameters).fetchall())
 
+    def forget(self, client: str) -> int:
+        """Remove the usage of a client; see LedgerDatabase."""
+        if not os.path.lexists(self._address.path):
+            raise StorageError(f"there is no ledger {self._address.path}: no program has written to it yet")
+        with self._writing() as connection:
+            return connection.execute("DELETE FROM ratebound_usage WHERE client = ?", (client,)).rowcount
+
     def maintain(self, now: int, keep: int | None) -> bool:
         """Remove what is too old, a part at a time; see LedgerDatabase."""
         with self._writing() as connection:

@@ -50,7 +50,8 @@ MEANINGS = {
     "40": _Meaning("PostgreSQL undid the transaction again and again ({message})", outage=False),
     "42501": _Meaning(
         "PostgreSQL refused it ({message}): grant SELECT, INSERT, UPDATE and DELETE on the tables of Ratebound, and"
-        " USAGE on their schema, to the user in the URL"
+        " USAGE on their schema, to the user in the URL. Only `ratebound storage` needs more: a user who may create"
+        " tables there"
     ),
     "42": _Meaning("the tables of Ratebound do not fit ({message}). Run: ratebound storage upgrade {url}"),
     "42P01": _Meaning("the tables of Ratebound are not there ({message}). Run: ratebound storage init {url}"),
@@ -93,8 +94,13 @@ def meaning_of(error: ServerError, url: str, deadline: float) -> StorageError:
             undone=True,
             outage=False,
         )
-    if error.sqlstate == CANCELLED:
-        return TooLate(f"PostgreSQL did not finish within {deadline:g} s, or was told to stop ({error})", undone=True)
+    if error.sqlstate == CANCELLED:  # mostly several waits, each shorter than lock_timeout: the server itself is well
+        return TooLate(
+            f"PostgreSQL did not finish within {deadline:g} s: many wait for the same key, or it was told to stop"
+            f" ({error})",
+            undone=True,
+            outage=False,
+        )
     found = MEANINGS.get(error.sqlstate) or MEANINGS.get(error.sqlstate[:2], UNKNOWN)
     text = found.text.format(message=error, url=url, sqlstate=error.sqlstate or "without a code")
     return StorageError(text, undone=True, outage=found.outage)

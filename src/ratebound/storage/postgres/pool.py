@@ -38,6 +38,9 @@ class LinkPlace:
             link.close()
 
 
+Ticket = SimpleQueue[LinkPlace]  # of a thread that waits; it gets one place
+
+
 class _Links:
     """The idle connections of a pool, and the places that calls hold."""
 
@@ -86,7 +89,7 @@ class _Links:
 
 
 class ThreadPool:
-    """The connections of the threads of a process.
+    """The connections of the threads of a process. The first thread that waits is the first to get a place.
 
     It has no Condition and no Event of the standard library: a signal handler that raises inside one of them leaves its
     lock held for ever.
@@ -95,41 +98,47 @@ class ThreadPool:
     def __init__(self, most: int) -> None:
         self._links = _Links(most)
         self._lock = threading.Lock()
-        self._waiting: deque[SimpleQueue[None]] = deque()  # of threads; the first one is woken first
+        self._waiting: deque[Ticket] = deque()
 
     def take(self, until: float) -> LinkPlace:
         """Return a place, as soon as one is free. Raises StorageError after `until`."""
-        place = self._free()
-        if place is not None:
-            return place
-        woken: SimpleQueue[None] = SimpleQueue()
-        self._waiting.append(woken)
+        with self._lock:
+            place = None if self._waiting else self._links.take()
+            if place is not None:
+                return place
+            ticket: Ticket = SimpleQueue()
+            self._waiting.append(ticket)
         try:
-            while (place := self._free()) is None:  # also after a wait in vain: it may have been woken just then
+            while True:
                 left = until - time.monotonic()
+                with suppress(Empty):
+                    return ticket.get(timeout=min(max(left, 0.0), LOOK_AGAIN))
                 if left <= 0:
                     raise StorageError(NO_CONNECTION, undone=True, outage=False)
-                with suppress(Empty):
-                    woken.get(timeout=min(left, LOOK_AGAIN))
-            return place
-        finally:
-            self._waiting.remove(woken)
-            if place is None:
-                self._wake()  # this thread may have been woken just now, and leaves
+                with self._lock:
+                    self._hand_out()
+        except BaseException:
+            self._leave(ticket)
+            raise
 
-    def _free(self) -> LinkPlace | None:
+    def _leave(self, ticket: Ticket) -> None:
+        """Take back what a thread was given that waits no more."""
         with self._lock:
-            return self._links.take()
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+        with suppress(Empty):
+            self.give(ticket.get_nowait())
 
     def give(self, place: LinkPlace) -> None:
         """Take a place back."""
         with self._lock:
             self._links.give(place)
-        self._wake()
+            self._hand_out()
 
-    def _wake(self) -> None:
-        with suppress(IndexError):
-            self._waiting[0].put(None)
+    def _hand_out(self) -> None:
+        """Give free places to those who wait. The caller holds the lock."""
+        while self._waiting and (place := self._links.take()) is not None:
+            self._waiting.popleft().put(place)
 
     def forget(self, place: LinkPlace | None = None) -> None:
         """Close idle connections now, and the others when their calls end, except a new one in `place`."""

@@ -37,16 +37,26 @@ def report_of(connection: Connection, address: PostgresAddress) -> PostgresRepor
             connection, f"SELECT count(*), count(*) FILTER (WHERE expires <= (SELECT {NOW})) FROM {states}"
         )
         (kept,) = _row(connection, f"SELECT count(*) FROM {documents}")
-        size, is_logged = _row(
-            connection,
-            "SELECT sum(pg_total_relation_size(relid)), bool_and(relpersistence = 'p')"
-            f" FROM pg_partition_tree('{states}') JOIN pg_class ON oid = relid WHERE isleaf",
-        )
+        (size,) = _row(connection, f"SELECT sum(pg_total_relation_size(relid)) FROM {_partitions(address)}")
+        logged = is_logged(connection, address)
         return PostgresReport(
-            address.url, str(server), dict(versions.fetchall()), bool(is_logged), rows, expired, kept, int(size)
+            address.url, str(server), dict(versions.fetchall()), logged, rows, expired, kept, int(size)
         )
     except DatabaseError as error:
         raise told(error, address) from error
+
+
+def is_logged(connection: Connection, address: PostgresAddress) -> bool:
+    """Return True if states outlast a crash of the server. Raises StorageError."""
+    try:
+        (found,) = _row(connection, f"SELECT bool_and(relpersistence = 'p') FROM {_partitions(address)}")
+        return bool(found)
+    except DatabaseError as error:
+        raise told(error, address) from error
+
+
+def _partitions(address: PostgresAddress) -> str:
+    return f"pg_partition_tree('{address.table('ratebound_states')}') JOIN pg_class ON oid = relid WHERE isleaf"
 
 
 def _row(connection: Connection, statement: str) -> tuple[int, ...]:
