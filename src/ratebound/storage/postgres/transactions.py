@@ -14,6 +14,7 @@ from ratebound.errors import StorageError
 from ratebound.limit import Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.storage import Document, HeldSlot
+from ratebound.storage.answers import all_rows
 from ratebound.storage.blame import TooLate
 from ratebound.storage.postgres.address import PostgresAddress
 from ratebound.storage.postgres.connect import Bound, Link, StatementAnswer
@@ -69,7 +70,7 @@ class Transactions:
             answer, clock = yield from link.exchange((read, CLOCK), ends)
             rows, changes = self._decided(groups, answer, integer(clock.rows[0][0]), mode)
             if not changes:
-                return _all_rows(rows)
+                return all_rows(rows)
             # The clock has stepped back, so that a state must be repaired: decide again with the locks.
         lock = Bound(statements.lock_one if is_one else statements.lock, (wanted,))
         *_, answer = yield from link.exchange((BEGIN, self._settings(ends), lock, read), ends)
@@ -80,7 +81,7 @@ class Transactions:
             yield from self._commit(link, [self._write(list(changes.values()))], ends)
         else:
             link.send_only((ROLLBACK,))
-        return _all_rows(rows)
+        return all_rows(rows)
 
     def _decided(
         self, groups: Sequence[StoredGroup], read: StatementAnswer, now: int, mode: Mode
@@ -215,16 +216,3 @@ class Transactions:
                     f"PostgreSQL ended the connection; it is unknown whether it committed ({error})"
                 ) from error
             raise
-
-
-def _all_rows(found: Sequence[Sequence[Row] | StorageError]) -> list[Sequence[Row]]:
-    """Return the rows of every group. Raises the first error among them, with the answers of all groups."""
-    rows: list[Sequence[Row]] = []
-    for each in found:
-        if isinstance(each, StorageError):
-            failed = StorageError(str(each), outage=each.outage)
-            failed.undone = all(isinstance(other, StorageError) and other.undone for other in found)
-            failed.answers = found if len(found) > 1 else None
-            raise failed
-        rows.append(each)
-    return rows

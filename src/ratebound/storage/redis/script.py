@@ -306,16 +306,3 @@ def check_replicas(replicas: int, wanted: int) -> None:
             f"{replicas} of the {wanted} replicas that ?replicas={wanted} requires confirmed the spend: it may be lost,"
             " so it does not count as granted; check with INFO replication which are connected and how far they lag"
         )
-
-
-def all_rows(found: Sequence[Found]) -> list[Sequence[Row]]:
-    """Return the rows of every group. Raises the first error among them, with the answers of all groups."""
-    rows: list[Sequence[Row]] = []
-    for each in found:
-        if isinstance(each, StorageError):
-            failed = StorageError(str(each), outage=each.outage)
-            failed.undone = all(isinstance(other, StorageError) and other.undone for other in found)
-            failed.answers = found if len(found) > 1 else None
-            raise failed
-        rows.append(each)
-    return rows

@@ -17,6 +17,7 @@ from ratebound.fork import renew_in_children
 from ratebound.limit import Ask, Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.storage import Document, HeldSlot
+from ratebound.storage.answers import all_rows
 from ratebound.storage.blame import STALLED, Blameless, LoopWatch, is_programs_own
 from ratebound.storage.redis import connect, documents, hash_slots, script
 from ratebound.storage.redis.address import Address, of_client, parse_url
@@ -69,7 +70,7 @@ class RedisStorage:
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Decide each group atomically, in order. Raises StorageError."""
         if self.deadline is not None:
-            return script.all_rows(self._call(groups, mode))
+            return all_rows(self._call(groups, mode))
         rows: list[Sequence[Row]] = []
         for group in groups:
             try:
@@ -184,7 +185,7 @@ class RedisStorage:
 
     def _side_by_side(self, calls: Sequence[hash_slots.Call]) -> list[Sequence[Row]]:
         def work(call: hash_slots.Call) -> Sequence[Row]:
-            return script.all_rows(self._call(call[:1], call[1]))[0]
+            return all_rows(self._call(call[:1], call[1]))[0]
 
         others = [(call, self._threads.start(partial(work, call))) for call in calls[1:]]
         answers = [work(calls[0])]
@@ -283,7 +284,7 @@ class AsyncRedisStorage:
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
         """Decide each group atomically, in order. Raises StorageError."""
         if self.deadline is not None:
-            return script.all_rows(await self._call(groups, mode))
+            return all_rows(await self._call(groups, mode))
         chains = hash_slots.chains(groups, self.address.keys)
         try:
             found = await asyncio.gather(*(self._in_order([groups[i] for i in chain], mode) for chain in chains))
@@ -376,7 +377,7 @@ class AsyncRedisStorage:
         They go on if the caller is cancelled: the group must not stay half charged.
         """
         if hash_slots.is_one(group, self.address.keys):
-            return script.all_rows(await self._call((group,), mode))[0]
+            return all_rows(await self._call((group,), mode))[0]
         tasks = self._loop().tasks
         task = asyncio.get_running_loop().create_task(self._rounds(group, mode), name="ratebound-rounds")
         tasks.add(task)
@@ -394,7 +395,7 @@ class AsyncRedisStorage:
             while True:
                 try:
                     found = await asyncio.gather(*(self._call((part,), how) for part, how in calls))
-                    answers = [script.all_rows(each)[0] for each in found]
+                    answers = [all_rows(each)[0] for each in found]
                 except StorageError as error:
                     calls = rounds.throw(error)
                 else:
