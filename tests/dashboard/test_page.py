@@ -608,6 +608,7 @@ def test_hostile_names_are_text(open_page: OpenPage, servers: ExitStack) -> None
     page = open_page(link(url), failures=("422",))  # the digest of a client is no name
     expect(page.get_by_role("table", name="Blocks")).to_contain_text(HOSTILE_NAMES[0])
     shown = page.evaluate("async (names) => names.map((await import('./elements.js')).visible)", list(HOSTILE_NAMES))
+    expect(page.locator("#blocks td.client")).to_have_count(2 * len(shown))  # those by penalties come with the figures
     clients = texts(page, "#blocks td.client")
     assert clients == [*shown, *shown], "blocks, and those by penalties"
     page.locator("#changes > button").click()
