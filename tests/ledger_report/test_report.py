@@ -28,8 +28,9 @@ from ratebound.ledger.report import (
     month_report,
     report_json,
 )
-from ratebound.ledger.report_html import percent, report_html, visible
-from ratebound.ledger.report_pictures import axis_number, nice_ceiling
+from ratebound.ledger.report_html import report_html
+from ratebound.report.page import percent, visible
+from ratebound.report.pictures import axis_number, nice_ceiling
 from tests.ledger.ledgers import KINDS, new_url
 from tests.ledger_report.filled import FORMULA, MARKUP, MONTH, filled, filled_ledger
 

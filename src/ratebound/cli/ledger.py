@@ -23,7 +23,8 @@ from ratebound.cli.policy import _mistakes
 from ratebound.errors import RateboundError, StorageError
 from ratebound.ledger import Ledger
 from ratebound.ledger.report import COLUMNS, MonthReport, bill_csv, bill_lines, csv_text, month_report, report_json
-from ratebound.ledger.report_html import percent, report_html
+from ratebound.ledger.report_html import report_html
+from ratebound.report.page import percent
 
 LEDGER_VARIABLE = "RATEBOUND_LEDGER"
 SECRET_VARIABLE = "RATEBOUND_LEDGER_SECRET"

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from ratebound.cli.figures_page import shown
 from ratebound.ledger.report import MonthReport, UsedUnits
-from ratebound.ledger.report_html import EACH_RULE, MONTHS, percent
+from ratebound.ledger.report_html import EACH_RULE, MONTHS
+from ratebound.report.page import percent
 
 BAR = 30  # columns
 SMALL_BAR = 16

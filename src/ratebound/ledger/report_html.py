@@ -3,84 +3,19 @@
 Names are chosen by clients, so everything that the ledger holds is escaped, and invisible characters are written out.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from html import escape
 
 from ratebound.ledger.report import MonthReport, UsedUnits
-from ratebound.ledger.report_pictures import StackedBar, share_bar, stacked_bars
+from ratebound.report.page import bar_cell, card, name_cell, number_cell, percent, report_page, table, tiles, visible
+from ratebound.report.pictures import StackedBar, stacked_bars
 
 MONTHS = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
-# No script, and nothing from elsewhere: a report is sent around
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 EACH_RULE = "A request that several rules count is in the numbers of each."
+NONE = "None in this month."
 MOST_LINES = 1_000  # of the table for billing: the CSV has all
-
-STYLE = """
-:root { color-scheme: light dark; --ground: #f4f5f7; --card: #fff; --sunken: #e9ecf1; --line: #e1e4ea; --text: #1b2130;
-  --muted: #5a6475; --lower: #4f74e8; --upper: #c2352b; --upper-fill: #f6c9c4; --owed: #8a5300; --owed-fill: #f3d9a8;
-  --sans: -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif;
-  --mono: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-@media (prefers-color-scheme: dark) { :root { --ground: #0e1117; --card: #161a22; --sunken: #262d39; --line: #2a313d;
-  --text: #e7eaf0; --muted: #9ba6b6; --lower: #7d9bff; --upper: #ff8a80; --upper-fill: #5c2a2a; --owed: #eebb5c;
-  --owed-fill: #4d3b14; } }
-@media print { :root { --ground: #fff; } .card, .tile { break-inside: avoid; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--text); font: 14px/1.45 var(--sans); }
-main { display: grid; grid-template-columns: minmax(0, 1fr); gap: 16px; max-width: 1080px; margin: 0 auto;
-  padding: 32px 20px 56px; }
-section { min-width: 0; }
-h1, h2, p, dl, dd { margin: 0; }
-h1 { font-size: 24px; font-weight: 650; letter-spacing: -0.01em; overflow-wrap: anywhere; }
-h2 { font-size: 15px; font-weight: 650; }
-.muted, figcaption { color: var(--muted); }
-.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }
-.tile, .card { padding: 16px 18px; border: 1px solid var(--line); border-radius: 12px; background: var(--card); }
-.tile dt { color: var(--muted); }
-.tile dd { font-size: 24px; font-weight: 650; line-height: 1.25; font-variant-numeric: tabular-nums; }
-.columns { display: grid; gap: 16px; align-items: start;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
-.head { display: flex; flex-wrap: wrap; gap: 6px 16px; align-items: center; margin-bottom: 10px; }
-.head h2 { margin-right: auto; }
-.legend { display: flex; gap: 14px; color: var(--muted); font-size: 12.5px; }
-.legend span::before { content: ""; display: inline-block; width: 11px; height: 11px; margin-right: 6px;
-  border-radius: 3px; vertical-align: -1px; background: var(--lower); }
-.legend .upper::before { background: repeating-linear-gradient(45deg, var(--upper) 0 1.5px, var(--upper-fill) 0 4px);
-  outline: 1px solid var(--upper); }
-.owing .legend .upper::before { background: repeating-linear-gradient(45deg, var(--owed) 0 1.5px,
-  var(--owed-fill) 0 4px); outline-color: var(--owed); }
-figure { margin: 0; }
-figcaption { margin-top: 6px; font-size: 12.5px; }
-.picture { display: block; width: 100%; height: auto; }
-.picture .grid { stroke: var(--line); }
-.picture .axis { fill: var(--muted); font: 11.5px var(--sans); }
-.picture .end { text-anchor: end; }
-.picture .middle { text-anchor: middle; }
-.picture .day { fill: transparent; }
-.picture g:hover .day { fill: var(--sunken); opacity: 0.6; }
-.picture .lower { fill: var(--lower); }
-.picture .upper { fill: var(--upper-fill); stroke: var(--upper); }
-.picture .hatch { stroke: var(--upper); stroke-width: 2; }
-.owing .picture .upper { fill: var(--owed-fill); stroke: var(--owed); }
-.owing .picture .hatch { stroke: var(--owed); }
-.scroll { overflow-x: auto; }
-table { width: 100%; border-collapse: collapse; }
-thead th { padding: 3px 12px 6px 0; color: var(--muted); font-size: 12px; font-weight: 600; text-align: left; }
-tbody :is(th, td) { padding: 7px 12px 7px 0; border-top: 1px solid var(--line); vertical-align: middle;
-  overflow-wrap: anywhere; font-weight: 400; text-align: left; }
-tr > :last-child { padding-right: 0; }
-tr > .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-.name { font-family: var(--mono); font-size: 12.5px; min-width: 12ch; }
-.share { display: block; width: 100px; height: 8px; border-radius: 4px; }
-.share .track { fill: var(--sunken); }
-.share .used { fill: var(--lower); }
-.share .denied { fill: var(--upper); }
-details { margin-top: 8px; }
-summary { cursor: pointer; color: var(--muted); font-size: 12.5px; }
-.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-@media (max-width: 600px) { main { padding: 16px 12px; } .picture .axis { font-size: 20px; } .share { width: 60px; } }
-"""
 
 
 def report_html(report: MonthReport) -> str:
@@ -99,31 +34,7 @@ def report_html(report: MonthReport) -> str:
     ]
     made = f"{report.made_at:%Y-%m-%d %H:%M} UTC"
     about = f"Days of the time zone {escape(report.zone)}. {EACH_RULE} Made at {made} by Ratebound."
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
-        '<meta name="referrer" content="no-referrer">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f'<header><h1>{escape(title)}</h1><p class="muted">{about}</p></header>\n'
-        + "\n".join(part for part in parts if part)
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-def visible(text: str) -> str:
-    """Return a text with everything that cannot be printed written as its number."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-
-
-def percent(share: float) -> str:
-    """Return a share as text: small ones are not shown as nothing, and nearly all is not shown as all."""
-    value = share * 100
-    if 0 < value < 0.1:
-        return "< 0.1 %"
-    if 99.9 < value < 100:
-        return "> 99.9 %"
-    return f"{value:.1f} %" if value < 9.95 and value else f"{value:.0f} %"
+    return report_page(title, about, parts)
 
 
 def _month(report: MonthReport) -> str:
@@ -140,8 +51,7 @@ def _tiles(report: MonthReport) -> str:
         ("Denied", f"{total.denied:,}"),
         ("Denial rate", percent(total.denial_rate)),
     ]
-    shown = "".join(f'<div class="tile"><dt>{name}</dt><dd>{value}</dd></div>' for name, value in facts)
-    return f'<dl class="tiles">{shown}</dl>'
+    return tiles(facts)
 
 
 def _units_picture(report: MonthReport) -> str:
@@ -179,14 +89,14 @@ def _picture(
     told = "Nothing was used in this month."
     if busiest is not None and _whole(split(busiest.used)):
         told = f"In all: {words(report.total)}. The busiest day is {busiest.day}: {words(busiest.used)}."
-    rows = [[_name(str(one.day)), *(_number(f"{number:,}") for number in one.used)] for one in report.days]
-    table = _table(f"{title}, as numbers", ("day", "units", "allowed", "denied", "overage"), rows)
+    rows = [[name_cell(str(one.day)), *(number_cell(f"{number:,}") for number in one.used)] for one in report.days]
+    numbers = table(f"{title}, as numbers", ("day", "units", "allowed", "denied", "overage"), rows)
     kind = "card owing" if name == "units" else "card"
     return (
         f'<section class="{kind}" aria-labelledby="{name}-heading"><div class="head"><h2 id="{name}-heading">{title}'
         f'</h2><div class="legend" aria-hidden="true"><span>{legend[0]}</span><span class="upper">{legend[1]}</span>'
         f"</div></div><figure>{stacked_bars(name, title, told, bars)}<figcaption>{escape(told)}</figcaption></figure>"
-        f"<details><summary>Numbers of each day</summary>{table}</details></section>"
+        f"<details><summary>Numbers of each day</summary>{numbers}</details></section>"
     )
 
 
@@ -198,74 +108,45 @@ def _clients_table(report: MonthReport) -> str:
     most = max((one.used.units for one in report.clients), default=0)
     rows = [
         [
-            _name(one.client),
-            _name(one.rule, "td"),
-            _bar(one.used.units / most if most else 0, "used"),
-            _number(f"{one.used.units:,}"),
-            _number(f"{one.used.denied:,}"),
+            name_cell(one.client),
+            name_cell(one.rule, "td"),
+            bar_cell(one.used.units / most if most else 0, "used"),
+            number_cell(f"{one.used.units:,}"),
+            number_cell(f"{one.used.denied:,}"),
         ]
         for one in report.clients
     ]
-    return _card("clients", "Clients with the most units", ("client", "rule", "share", "units", "denied"), rows)
+    columns = ("client", "rule", "share", "units", "denied")
+    return card("clients", "Clients with the most units", columns, rows, empty=NONE)
 
 
 def _rules_table(report: MonthReport) -> str:
     rows = [
         [
-            _name(one.rule),
-            _bar(one.used.denial_rate, "denied"),
-            _number(percent(one.used.denial_rate)),
-            _number(f"{one.used.denied:,}"),
-            _number(f"{one.used.allowed:,}"),
+            name_cell(one.rule),
+            bar_cell(one.used.denial_rate, "denied"),
+            number_cell(percent(one.used.denial_rate)),
+            number_cell(f"{one.used.denied:,}"),
+            number_cell(f"{one.used.allowed:,}"),
         ]
         for one in report.rules
     ]
-    return _card("rules", "Denial rates by rule", ("rule", "share", "denial rate", "denied", "allowed"), rows)
+    columns = ("rule", "share", "denial rate", "denied", "allowed")
+    return card("rules", "Denial rates by rule", columns, rows, empty=NONE)
 
 
 def _lines_table(report: MonthReport) -> str:
     lines = report.lines[:MOST_LINES]
     rows = [
-        [_name(one.client), _name(one.rule, "td"), _number(f"{one.units:,}"), _number(f"{one.overage:,}")]
+        [
+            name_cell(one.client),
+            name_cell(one.rule, "td"),
+            number_cell(f"{one.units:,}"),
+            number_cell(f"{one.overage:,}"),
+        ]
         for one in lines
     ]
     more = len(report.lines) - len(lines)
     note = f'<p class="muted">And {more:,} more lines: the CSV has all.</p>' if more else ""
-    return _card("lines", "Overage, for billing", ("client", "rule", "units", "overage"), rows, note)
-
-
-def _card(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
-    inside = _table(title, columns, rows) if rows else '<p class="muted">None in this month.</p>'
-    return (
-        f'<section class="card" aria-labelledby="{name}-heading"><div class="head"><h2 id="{name}-heading">{title}</h2>'
-        f"</div>{inside}{note}</section>"
-    )
-
-
-def _table(label: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of cells, which are HTML."""
-    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table><thead><tr>'
-        f"{''.join(map(_heading, columns))}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _heading(column: str) -> str:
-    if column == "share":  # of a bar, which is a decoration
-        return f'<th scope="col"><span class="unseen">{column}</span></th>'
-    kind = "" if column in ("day", "client", "rule") else ' class="number"'
-    return f'<th scope="col"{kind}>{column}</th>'
-
-
-def _name(text: str, tag: str = "th") -> str:
-    scope = ' scope="row"' if tag == "th" else ""
-    return f'<{tag}{scope} class="name">{escape(visible(text))}</{tag}>'
-
-
-def _number(text: str) -> str:
-    return f'<td class="number">{escape(text)}</td>'
-
-
-def _bar(share: float, kind: str) -> str:
-    return f"<td>{share_bar(share, kind)}</td>"
+    columns = ("client", "rule", "units", "overage")
+    return card("lines", "Overage, for billing", columns, rows, empty=NONE, note=note)

@@ -1,0 +1,1 @@
+"""Load tests: requests on a schedule, and a check of what the limiter answered."""

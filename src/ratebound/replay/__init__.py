@@ -1,0 +1,1 @@
+"""Replay of access logs: the decisions that a policy would have made, on the clock of the log."""
