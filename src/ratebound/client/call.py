@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutinefunction
 from random import SystemRandom
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 from uuid import uuid4
@@ -41,6 +42,7 @@ from ratebound.client.call_events import (
 )
 from ratebound.client.circuit import CircuitBreaker, CircuitOpen
 from ratebound.client.origin import origin_of
+from ratebound.client.pacer import AsyncPacer, Pacer
 from ratebound.client.retry import Failure, Retry, Wish
 from ratebound.client.retry_budget import RetryBudget
 from ratebound.flow import Flow, Step, run, run_async
@@ -174,6 +176,7 @@ class CallOptions:
     | read_bodies_of | 403, 429, 503, 529 | statuses whose JSON body (its first 64 KiB) is searched for advice |
 
     The wait that is added to one call is at most `within` of its Retry, pacing included. It is 60 s if `retry` is None.
+    `asynchronous` is True for adapters that use `call_async`: their pacer is an AsyncPacer.
     """
 
     __slots__ = (
@@ -193,7 +196,7 @@ class CallOptions:
         self,
         options: PoliteOptions,
         *,
-        new_pacer: Callable[[], Pacing] | None = None,
+        asynchronous: bool = False,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = _random.random,
     ) -> None:
@@ -208,8 +211,8 @@ class CallOptions:
         listeners = tuple(options.get("listeners", ()))
         if retry is not None and not isinstance(retry, Retry):
             raise TypeError(f"retry is {retry!r}: expected a Retry, for example Retry(attempts=5), or None")
-        if pacer is not None and pacer != "default" and not hasattr(pacer, "wait"):
-            raise TypeError(f"pacer is {pacer!r}: expected a Pacer, for example Pacer('50/second'), or None")
+        if pacer is not None and pacer != "default":
+            _check_pacer(pacer, asynchronous)
         if budget is not None and budget != "default" and not isinstance(budget, RetryBudget):
             raise TypeError(f"budget is {budget!r}: expected a RetryBudget, for example RetryBudget(0.1), or None")
         if breaker is not None and breaker != "default" and not isinstance(breaker, CircuitBreaker):
@@ -217,8 +220,10 @@ class CallOptions:
         if not all(map(callable, listeners)):
             raise TypeError(f"listeners is {listeners!r}: expected functions of one event")
         self.retry: Final = NEVER if retry is None else retry
-        self.own_pacer: Final = new_pacer() if pacer == "default" and new_pacer is not None else None
-        self.pacer: Final = self.own_pacer if pacer == "default" else pacer
+        self.own_pacer: Final[Pacing | None] = (
+            (AsyncPacer() if asynchronous else Pacer()) if pacer == "default" else None
+        )
+        self.pacer: Final[Pacing | None] = self.own_pacer if pacer == "default" else pacer
         self.budget: Final = RetryBudget(clock=clock) if budget == "default" else budget
         self.breaker: Final = CircuitBreaker(clock=clock) if breaker == "default" else breaker
         self.listeners: Final = listeners
@@ -436,6 +441,14 @@ class _CallState:
     def _tell(self, event: CallEvent) -> None:
         if self._options.listeners:
             tell_call(self._options.listeners, event)
+
+
+def _check_pacer(pacer: object, asynchronous: bool) -> None:
+    """Raise TypeError unless this is a pacer for threads, or for tasks if `asynchronous`."""
+    expected = "AsyncPacer" if asynchronous else "Pacer"
+    wait = getattr(pacer, "wait", None)
+    if not callable(wait) or iscoroutinefunction(wait) is not asynchronous:
+        raise TypeError(f"pacer is {pacer!r}: expected a pacer, for example {expected}('50/second'), or None")
 
 
 def _report_no_answer(turn: TurnTaken | None) -> Generator[Step, Any, None]:
