@@ -1,4 +1,4 @@
-"""What a server tells its clients about its limits, as values."""
+"""Values: one limit as a server reports it, and all that one response says about limits."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Quota(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What one response says about limits, and about the next attempt.
+    """All that one response says about limits and about the next attempt.
 
     `retry_after` is the wait in seconds that the server asks for, and None if it names none: then the client waits by
     its own rules. `should_retry` is False if waiting cannot help, True if the server says that it does, and None if it

@@ -1,4 +1,4 @@
-"""What the JSON body of a response says about limits: a wait, a reason, and the bucket of Shopify's GraphQL API."""
+"""Reads limits from the JSON body of a response: a wait, a reason, and the bucket of Shopify's GraphQL API."""
 
 import json
 import math
@@ -18,7 +18,7 @@ SPENT_WORDS = ("spend limit", "spending limit", "credit balance", "usage limits"
 
 
 class BodyAdvice(NamedTuple):
-    """What a body adds to the fields of its response. `message` is the server's text, in lower case."""
+    """The part of an advice that only a body tells. `message` is the server's text, in lower case."""
 
     retry_after: float | None = None
     reason: str = ""
