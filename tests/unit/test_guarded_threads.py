@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import pytest
+from ratebound.breaker import Breaker
 
 from ratebound import MemoryStorage, StorageError
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
-from ratebound.storage.guard.breaker import Breaker
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.threads import Threads
 from ratebound.testing import FakeClock
