@@ -25,8 +25,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 from uuid import uuid4
 
 from ratebound.breaker import Breaker
-from ratebound.client.answer_advice import AnswerAdvice as Advice
-from ratebound.client.answer_advice import read_advice
 from ratebound.client.call_events import (
     Attempted,
     BudgetExhausted,
@@ -47,7 +45,9 @@ from ratebound.client.pacer import AsyncPacer, Pacer
 from ratebound.client.retry import Failure, Retry, Wish
 from ratebound.client.retry_budget import RetryBudget
 from ratebound.flow import Flow, Step, run, run_async
-from ratebound.http.client_ip import Lines
+from ratebound.http.advice import read_advice
+from ratebound.http.quota import Advice
+from ratebound.http.received import Lines
 from ratebound.switch import switch
 
 R = TypeVar("R")
