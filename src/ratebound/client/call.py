@@ -25,8 +25,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 from uuid import uuid4
 
 from ratebound.breaker import Breaker
-from ratebound.client.answer_advice import AnswerAdvice as Advice
-from ratebound.client.answer_advice import read_advice
 from ratebound.client.call_events import (
     Attempted,
     BudgetExhausted,
