@@ -46,8 +46,8 @@ from ratebound.client.retry import Failure, Retry, Wish
 from ratebound.client.retry_budget import RetryBudget
 from ratebound.flow import Flow, Step, run, run_async
 from ratebound.http.advice import read_advice
+from ratebound.http.client_ip import Lines
 from ratebound.http.quota import Advice
-from ratebound.http.received import Lines
 from ratebound.switch import switch
 
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from ratebound.client.body import decoded_start, rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call, call_async
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure, Retry
-from ratebound.http.received import Lines
+from ratebound.http.client_ip import Lines
 
 try:
     import httpx
