@@ -42,20 +42,24 @@ class ReceivedFields:
     """The fields of one response by lower-case name. `now` is when it was received, on the server's clock if its Date
     tells it; `age` is the time that it spent in a cache."""
 
-    __slots__ = ("_now", "age", "fields")
+    __slots__ = ("_instant", "_now", "age", "fields")
 
     def __init__(self, headers: Lines, now: float | None = None) -> None:
         self.fields = _by_name(headers.items() if isinstance(headers, Mapping) else headers)
         self.age = self.whole("age") or 0
         self._now = now
+        self._instant: float | None = None
 
     @property
     def now(self) -> float:
         """The Unix time at which the response was received."""
-        date = http_date(self.get("date"))
-        if date is not None:
-            return date + self.age
-        return time.time() if self._now is None else self._now
+        if self._instant is None:
+            date = http_date(self.get("date"))
+            if date is not None:
+                self._instant = date + self.age
+            else:
+                self._instant = time.time() if self._now is None else self._now
+        return self._instant
 
     def get(self, name: str) -> str:
         """Return the value of a field, "" without one."""

@@ -30,7 +30,7 @@ MODEL = re.compile(
     r"(?:-(second|minute|hour|day))?)"
 )
 ANTHROPIC = re.compile(
-    r"(anthropic-(?:ratelimit|priority))-((?:[a-z]{1,16}-){0,2}?(requests|(?:input-|output-)?tokens))-(?:limit|remaining)"
+    r"(anthropic-(ratelimit|priority)-((?:[a-z]{1,16}-){0,2}?(requests|(?:input-|output-)?tokens)))-(?:limit|remaining)"
 )
 UNIFIED = re.compile(r"anthropic-ratelimit-unified-(([0-9]{1,3})([hd])(?:_[a-z]{1,16})?)-utilization")
 SHARE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,18})?")
@@ -80,6 +80,7 @@ def in_words_of_vendor(vendor: str, received: ReceivedFields, quota: Quota) -> Q
 def read_vendor_fields(received: ReceivedFields) -> list[Quota]:
     """Return the quotas that vendors report in fields of their own."""
     found: dict[str, Quota] = {}
+    seen: set[str] = set()  # fields of which another part was read
     for name in received.fields:
         quota = None
         if name.startswith(("x-ratelimit-", "x-rate-limit-")):
@@ -87,7 +88,12 @@ def read_vendor_fields(received: ReceivedFields) -> list[Quota]:
             if match is not None and match[1] not in found:
                 quota = _of_model(received, match)
         elif name.startswith("anthropic-"):
-            quota = _of_anthropic(received, name)
+            match = ANTHROPIC.fullmatch(name)
+            if match is None:
+                quota = _of_unified(received, name)
+            elif match[1] not in seen:
+                seen.add(match[1])
+                quota = _of_anthropic(received, match)
         elif name == "x-shopify-shop-api-call-limit":
             quota = _of_shop(received.get(name))
         elif name.startswith("zendesk-ratelimit-"):
@@ -117,16 +123,13 @@ def _of_model(received: ReceivedFields, match: re.Match[str]) -> Quota | None:
     return Quota(match[1], limit, remaining, window, reset, match[2], kind="bucket")
 
 
-def _of_anthropic(received: ReceivedFields, name: str) -> Quota | None:
-    match = ANTHROPIC.fullmatch(name)
-    if match is None:
-        return _of_unified(received, name)
-    field = f"{match[1]}-{match[2]}"
+def _of_anthropic(received: ReceivedFields, match: re.Match[str]) -> Quota | None:
+    field, tier, name, unit = match.groups()
     limit, remaining = received.count(f"{field}-limit"), received.count(f"{field}-remaining")
     if limit is None and remaining is None:
         return None
-    own_name = f"priority-{match[2]}" if match[1].endswith("priority") else match[2]
-    return Quota(own_name, limit, remaining, None, received.reset(f"{field}-reset"), match[3], kind="bucket")
+    own_name = f"priority-{name}" if tier == "priority" else name
+    return Quota(own_name, limit, remaining, None, received.reset(f"{field}-reset"), unit, kind="bucket")
 
 
 def _of_unified(received: ReceivedFields, name: str) -> Quota | None:
