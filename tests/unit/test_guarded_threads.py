@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import pytest
-from ratebound.breaker import Breaker
 
 from ratebound import MemoryStorage, StorageError
+from ratebound.breaker import Breaker
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.storage.guard.guarded import GuardedStorage
