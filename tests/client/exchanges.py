@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ratebound.client.call import CallOptions, CallReport, Head, Outgoing, PoliteOptions, call_flow
 from ratebound.client.retry import Failure
 from ratebound.flow import run
-from ratebound.http.advice import Lines
+from ratebound.http.client_ip import Lines
 
 
 class Scripted(NamedTuple):

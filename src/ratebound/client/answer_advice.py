@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from ratebound.http.advice import Lines, Quota, parse_rate_limit, parse_retry_after
+from ratebound.http.advice import parse_rate_limit, parse_retry_after
+from ratebound.http.quota import Quota
+from ratebound.http.received import Lines
 
 
 class AnswerAdvice(NamedTuple):

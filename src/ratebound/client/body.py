@@ -1,9 +1,10 @@
-"""Bodies of requests that can be sent again.
+"""Bodies of requests that can be sent again, and the beginning of bodies of responses.
 
 Bytes can. A file can if it can seek: it is sent again from the position at which it was given. A list of bytes can. A
 generator, or any other iterator, cannot: it is used up, and a retry would send nothing or half of it.
 """
 
+import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
@@ -49,6 +50,22 @@ def rewinding(body: object) -> Callable[[], object] | None:
     if isinstance(body, Iterator | AsyncIterator) or not isinstance(body, Iterable | AsyncIterable):
         return None
     return _nothing  # an iterable that is no iterator begins anew each time
+
+
+def decoded_start(raw: bytes, encoding: str, most: int) -> bytes | None:
+    """Return the beginning of a response's body without its Content-Encoding, at most `most` bytes.
+
+    Return None for an encoding that is not known here, or a body that breaks its rules.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return raw[:most]
+    if name not in ("gzip", "x-gzip", "deflate"):
+        return None
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(raw, most)
+    except zlib.error:
+        return None
 
 
 def _rewinding_file(file: Any) -> Callable[[], object] | None:

@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from functools import partial
+from inspect import iscoroutinefunction
 from random import SystemRandom
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 from uuid import uuid4
 
 from ratebound.breaker import Breaker
-from ratebound.client.answer_advice import AnswerAdvice as Advice
-from ratebound.client.answer_advice import read_advice
 from ratebound.client.call_events import (
     Attempted,
     BudgetExhausted,
@@ -39,12 +38,14 @@ from ratebound.client.call_events import (
     Retrying,
     tell_call,
 )
+from ratebound.client.call_log import CallLogListener
 from ratebound.client.circuit import CircuitBreaker, CircuitOpen
 from ratebound.client.origin import origin_of
+from ratebound.client.pacer import AsyncPacer, Pacer
 from ratebound.client.retry import Failure, Retry, Wish
 from ratebound.client.retry_budget import RetryBudget
 from ratebound.flow import Flow, Step, run, run_async
-from ratebound.http.advice import Lines
+from ratebound.http.client_ip import Lines
 from ratebound.switch import switch
 
 R = TypeVar("R")
@@ -59,6 +60,7 @@ DRAINED: Final = 65_536  # bytes of a refused answer that are read so that its c
 KEY_HEADER: Final = "Idempotency-Key"
 KEYED: Final = ("POST", "PATCH")  # methods that get a key with `idempotency_key=True`
 
+_log: Final = CallLogListener()  # one for all clients: the log has one budget of lines
 _random = SystemRandom()  # the system's own: forked processes must not wait for the same time
 
 
@@ -169,11 +171,12 @@ class CallOptions:
     | pacer | a new one | learns limits from answers and waits in advance; see `Pacer`. None: no pacing |
     | budget | RetryBudget() | retries are at most 10 % of requests in 30 s, or 3; None: no bound over all calls |
     | breaker | CircuitBreaker() | opens after 10 failures in a row, a probe every 2.5 to 5 s; None: off |
-    | listeners | () | functions that receive events; see `call_events` |
+    | listeners | () | functions that receive events; see `call_events`. A log is kept in any case |
     | idempotency_key | False | True: add an Idempotency-Key to POST and PATCH requests that have none |
     | read_bodies_of | 403, 429, 503, 529 | statuses whose JSON body (its first 64 KiB) is searched for advice |
 
     The wait that is added to one call is at most `within` of its Retry, pacing included. It is 60 s if `retry` is None.
+    `asynchronous` is True for adapters that use `call_async`: their pacer is an AsyncPacer.
     """
 
     __slots__ = (
@@ -193,7 +196,7 @@ class CallOptions:
         self,
         options: PoliteOptions,
         *,
-        new_pacer: Callable[[], Pacing] | None = None,
+        asynchronous: bool = False,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = _random.random,
     ) -> None:
@@ -208,8 +211,8 @@ class CallOptions:
         listeners = tuple(options.get("listeners", ()))
         if retry is not None and not isinstance(retry, Retry):
             raise TypeError(f"retry is {retry!r}: expected a Retry, for example Retry(attempts=5), or None")
-        if pacer is not None and pacer != "default" and not hasattr(pacer, "wait"):
-            raise TypeError(f"pacer is {pacer!r}: expected a Pacer, for example Pacer('50/second'), or None")
+        if pacer is not None and pacer != "default":
+            _check_pacer(pacer, asynchronous)
         if budget is not None and budget != "default" and not isinstance(budget, RetryBudget):
             raise TypeError(f"budget is {budget!r}: expected a RetryBudget, for example RetryBudget(0.1), or None")
         if breaker is not None and breaker != "default" and not isinstance(breaker, CircuitBreaker):
@@ -217,11 +220,14 @@ class CallOptions:
         if not all(map(callable, listeners)):
             raise TypeError(f"listeners is {listeners!r}: expected functions of one event")
         self.retry: Final = NEVER if retry is None else retry
-        self.own_pacer: Final = new_pacer() if pacer == "default" and new_pacer is not None else None
-        self.pacer: Final = self.own_pacer if pacer == "default" else pacer
+        self.own_pacer: Final[Pacing | None] = (
+            (AsyncPacer() if asynchronous else Pacer()) if pacer == "default" else None
+        )
+        self.pacer: Final[Pacing | None] = self.own_pacer if pacer == "default" else pacer
         self.budget: Final = RetryBudget(clock=clock) if budget == "default" else budget
         self.breaker: Final = CircuitBreaker(clock=clock) if breaker == "default" else breaker
-        self.listeners: Final = listeners
+        is_logged = any(getattr(listener, "logs", False) for listener in listeners)
+        self.listeners: Final[tuple[CallListener, ...]] = listeners if is_logged else (_log, *listeners)
         self.idempotency_key: Final = bool(options.get("idempotency_key", False))
         self.read_bodies_of: Final = frozenset(options.get("read_bodies_of", BODIES))
         self.clock: Final = clock
@@ -434,8 +440,15 @@ class _CallState:
             self._tell(CircuitClosed(self._origin, seconds))
 
     def _tell(self, event: CallEvent) -> None:
-        if self._options.listeners:
-            tell_call(self._options.listeners, event)
+        tell_call(self._options.listeners, event)
+
+
+def _check_pacer(pacer: object, asynchronous: bool) -> None:
+    """Raise TypeError unless this is a pacer for threads, or for tasks if `asynchronous`."""
+    expected = "AsyncPacer" if asynchronous else "Pacer"
+    wait = getattr(pacer, "wait", None)
+    if not callable(wait) or iscoroutinefunction(wait) is not asynchronous:
+        raise TypeError(f"pacer is {pacer!r}: expected a pacer, for example {expected}('50/second'), or None")
 
 
 def _report_no_answer(turn: TurnTaken | None) -> Generator[Step, Any, None]:

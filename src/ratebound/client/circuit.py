@@ -17,7 +17,7 @@ class CircuitOpen(RateboundError):
     """The request was not sent: the last calls to this API failed. `retry_after` says when to try again, in seconds."""
 
     def __init__(self, origin: str, retry_after: float) -> None:
-        super().__init__(origin, retry_after)
+        Exception.__init__(self, origin, retry_after)  # adapters derive from an error of their library as well
         self.origin = origin
         self.retry_after = retry_after
 

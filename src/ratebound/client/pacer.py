@@ -12,7 +12,7 @@ from ratebound.client.answer_advice import read_advice
 from ratebound.client.origin import origin_of
 from ratebound.duration import Duration, as_seconds
 from ratebound.events import Listener
-from ratebound.http.advice import Lines
+from ratebound.http.received import Lines
 from ratebound.limit import Limit
 from ratebound.limiter import AsyncLimiter, Limiter
 from ratebound.notation import parse_limits

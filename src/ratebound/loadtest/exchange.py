@@ -1,0 +1,85 @@
+"""One request on its way, and the seams between the schedule, the pool and the connections that carry it."""
+
+from time import monotonic
+from typing import Any, Protocol
+
+from ratebound.http.advice import parse_rate_limit, parse_retry_after
+from ratebound.loadtest.answer import Advised, Answers
+
+MAX_CACHED = 8192
+WORDS = (b"limit", b"retry", b"quota", b"remaining", b"reset")
+RawLines = list[tuple[bytes, bytes]]
+
+
+class Exchange:
+    """One request: what is sent, and where it stands."""
+
+    __slots__ = ("client", "due", "is_over", "probe", "request", "sent", "started", "stream", "target", "wire")
+
+    def __init__(self, client: int, target: int, due: float, started: float, request: Any, probe: bool) -> None:
+        self.client = client
+        self.target = target
+        self.due = due
+        self.started = started  # when the schedule handed it over
+        self.sent = 0.0  # 0: not yet
+        self.request = request  # bytes of HTTP/1.1, or the fields of HTTP/2 and a body
+        self.probe = probe
+        self.is_over = False
+        self.wire: LoadWire | None = None
+        self.stream = 0
+
+
+class LoadWire(Protocol):
+    """A connection that carries exchanges."""
+
+    @property
+    def room(self) -> int:
+        """The number of exchanges that may be sent now. 0 or less after the connection has ended."""
+
+    def send(self, exchange: Exchange) -> None:
+        """Send a request now. There must be room."""
+
+    def give_up(self, exchange: Exchange) -> None:
+        """Stop waiting for an answer. The exchange is already over."""
+
+    def close(self) -> None:
+        """Close the connection without telling the pool."""
+
+
+class Finish(Protocol):
+    """The function that receives every end of an exchange."""
+
+    def __call__(
+        self, exchange: Exchange, status: int, error: int = 0, lines: RawLines | None = None, done: float = 0.0
+    ) -> None:
+        """Record an answer, or an error with status 0."""
+
+
+class AdviceCache:
+    """Reads rate limit headers once per different bytes, so that reading does not slow down the sender."""
+
+    __slots__ = ("_answers", "_cached")
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._cached: dict[tuple[tuple[bytes, bytes], ...], tuple[int, float | None]] = {}
+
+    def read(self, lines: RawLines) -> tuple[int, float | None]:
+        """Return the number of the advice and its Retry-After. The lines include Date, if there was one."""
+        key = tuple(lines)
+        found = self._cached.get(key)
+        if found is None:
+            if len(self._cached) >= MAX_CACHED:
+                self._cached.clear()
+            text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in lines]
+            advice = Advised(parse_retry_after(text), tuple(parse_rate_limit(text)))
+            found = self._cached[key] = self._answers.number_of(advice), advice.retry_after
+        return found
+
+
+def tells_limits(name: bytes) -> bool:
+    """Return True if a header with this name, in lower case, may say something about limits."""
+    return name == b"age" or any(word in name for word in WORDS)
+
+
+now = monotonic  # the one clock of a run
