@@ -13,10 +13,10 @@ import aiohttp
 import httpx
 import requests
 import urllib3
-from ratebound.client.httpx import AsyncPoliteTransport, PoliteTransport
 
 from ratebound.client import RepeatableBody
 from ratebound.client.aiohttp import polite
+from ratebound.client.httpx import AsyncPoliteTransport, PoliteTransport
 from ratebound.client.requests import PoliteAdapter
 from ratebound.client.urllib3 import PolitePoolManager
 

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 from ratebound.client.body import RepeatableBody
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call_async
 from ratebound.client.circuit import CircuitOpen
-from ratebound.client.pacer import AsyncPacer
 from ratebound.client.retry import Failure
 from ratebound.http.advice import Lines
 
@@ -53,7 +52,7 @@ def polite(**options: Unpack[PoliteOptions]) -> "PoliteMiddleware":
     It takes the arguments of all adapters: see `CallOptions`. A session does not close its middlewares: close a pacer
     that has connections of its own, for example to Redis, yourself.
     """
-    return PoliteMiddleware(CallOptions(options, new_pacer=AsyncPacer))
+    return PoliteMiddleware(CallOptions(options, asynchronous=True))
 
 
 class AiohttpCircuitOpen(CircuitOpen, ClientConnectionError):

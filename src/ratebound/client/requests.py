@@ -10,7 +10,6 @@ from typing import Any, NoReturn, Unpack
 from ratebound.client.body import rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
 from ratebound.client.circuit import CircuitOpen
-from ratebound.client.pacer import Pacer
 from ratebound.client.retry import Failure
 from ratebound.client.urllib3 import discard, failure_of, peek
 from ratebound.http.advice import Lines
@@ -49,7 +48,7 @@ class PoliteAdapter(HTTPAdapter):
         pool_block: bool = DEFAULT_POOLBLOCK,
         **options: Unpack[PoliteOptions],
     ) -> None:
-        self.calls = CallOptions(options, new_pacer=Pacer)
+        self.calls = CallOptions(options)
         super().__init__(pool_connections, pool_maxsize, 0, pool_block)
 
     def send(self, request: PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any) -> Response:

@@ -13,7 +13,6 @@ from typing import Any, cast
 from ratebound.client.body import rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
 from ratebound.client.circuit import CircuitOpen
-from ratebound.client.pacer import Pacer
 from ratebound.client.retry import Failure
 from ratebound.http.advice import Lines
 
@@ -52,7 +51,7 @@ class PolitePoolManager(PoolManager):
 
     def __init__(self, num_pools: int = 10, headers: Mapping[str, str] | None = None, **options: Any) -> None:
         own, rest = _divided(options)
-        self.calls = CallOptions(own, new_pacer=Pacer)
+        self.calls = CallOptions(own)
         super().__init__(num_pools, headers, **rest)
         self.pool_classes_by_scheme = POOLS
 
@@ -71,7 +70,7 @@ class PoliteProxyManager(ProxyManager):
 
     def __init__(self, proxy_url: str, **options: Any) -> None:
         own, rest = _divided(options)
-        self.calls = CallOptions(own, new_pacer=Pacer)
+        self.calls = CallOptions(own)
         super().__init__(proxy_url, **rest)
         self.pool_classes_by_scheme = POOLS
 
