@@ -45,7 +45,9 @@ from ratebound.client.pacer import AsyncPacer, Pacer
 from ratebound.client.retry import Failure, Retry, Wish
 from ratebound.client.retry_budget import RetryBudget
 from ratebound.flow import Flow, Step, run, run_async
+from ratebound.http.advice import read_advice
 from ratebound.http.client_ip import Lines
+from ratebound.http.quota import Advice
 from ratebound.switch import switch
 
 R = TypeVar("R")
