@@ -1,6 +1,7 @@
 """The command `ratebound call`: what it says about the limits of real servers, and about those that do not answer."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -126,6 +127,18 @@ def test_what_a_vendor_says_is_told_in_words(name: str, line: str) -> None:
     with answering(lambda _: recorded(recording)) as server:
         lines = run(server.url).stdout.splitlines()
     assert any(one.startswith(line) for one in lines), lines
+
+
+def test_the_example_of_the_guide_is_what_is_printed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "calling-apis.md").read_text()
+    (block,) = [block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "$ ratebound call " in block]
+    example = block.splitlines()[1:]
+    fields = [line.strip().split(": ", 1) for line in example[example.index("Fields:") + 1 :]]
+    headers = [(name, value) for name, value in fields]
+    with answering(lambda _: raw(429, headers, phrase="Too Many Requests")) as server:
+        printed = run(f"{server.url}/v1/items").stdout.splitlines()
+    assert printed[0].replace(server.url, "https://api.example.com").startswith(example[0].partition(", after")[0])
+    assert printed[1:] == example[1:]
 
 
 # What is unclear
