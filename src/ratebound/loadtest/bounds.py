@@ -1,13 +1,14 @@
 """What a limit can have granted, if each request was decided at an unknown instant between two known ones.
 
-A client knows when it sent a request and when the answer was there; the server decided in between. An answer contradicts
-a limit only if no choice of instants explains it, so an honest server is never blamed. Two relaxations make that cheap:
+A client knows when it sent a request and when the answer was there; the server decided in between. An answer
+contradicts a limit only if no choice of instants explains it, so an honest server is never blamed. Two relaxations make
+that cheap:
 
 - Grants are alike, so the k-th instant lies between the k-th smallest begin and the k-th smallest end. The kernel takes
   them in this order, each as early as it can: an earlier grant never leaves less room later. A grant whose span is over
   by then is a surplus.
 - A refusal needs an instant at which the limit was used up. It is fullest if every grant that can be there already is,
-  as late as possible. Between two begins of spans a limit only recovers, so the begins are the only instants to look at.
+  as late as possible. Between two begins of spans a limit only recovers, so only the begins need a look.
 
 With exact instants both are the kernel itself. Windows need one thing more: where they begin. A fixed window is tried
 at every alignment that differs for these spans. A sliding counter begins with its first grant, and the span of that
@@ -67,7 +68,7 @@ class Contradictions(NamedTuple):
     at_most: int = 0  # what the limits can have granted of all requests
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """The number of answers that contradict the limits."""
         return len(self.surplus) + len(self.unfounded)
 

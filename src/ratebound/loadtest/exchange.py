@@ -36,6 +36,14 @@ class LoadWire(Protocol):
     def room(self) -> int:
         """The number of exchanges that may be sent now. 0 or less after the connection has ended."""
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no exchange is on its way."""
+
+    @property
+    def used(self) -> float:
+        """When it was used last."""
+
     def send(self, exchange: Exchange) -> None:
         """Send a request now. There must be room."""
 
