@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ratebound.http.advice import Quota
+from ratebound.http.quota import Quota
 
 # Why a request has no answer. The number of an error in a column is its place here.
 ERRORS = (
