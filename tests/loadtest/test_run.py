@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from ratebound.loadtest import exchange
 from ratebound.loadtest.addresses import LoadTestRefused, is_loopback
 from ratebound.loadtest.answer import MAX_ADVICE, NO_ADVICE, Advised, Answers
+from ratebound.loadtest.exchange import AdviceCache
 from ratebound.loadtest.identities import Clients, parse_identity
 from ratebound.loadtest.plan import LoadPlan, LoadTarget
 from ratebound.loadtest.progress import LatencyHistogram, Progress
@@ -253,6 +255,19 @@ def test_rate_limit_headers_are_read() -> None:
     answers = list(run.answers)
     assert [answer.quotas[0].remaining for answer in answers] == [4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
     assert [answer.retry_after for answer in answers] == [None] * 5 + [7.0] * 5
+
+
+def test_a_reset_that_is_an_instant_is_compared_with_the_clock_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers()
+    cache = AdviceCache(answers)
+    lines = [(b"X-RateLimit-Limit", b"5"), (b"X-RateLimit-Reset", b"2000000100")]
+    waits = []
+    for moment in (2e9, 2e9 + 0.5, 2e9 + 40):
+        monkeypatch.setattr(exchange, "time", lambda moment=moment: moment)
+        waits.append(answers.advice(cache.read(lines)[0]).quotas[0].reset_after)
+    assert waits == [100.0, 100.0, 60.0]
+    dated = [*lines, (b"Date", b"Wed, 18 May 2033 03:34:00 GMT")]  # 2 000 000 040
+    assert answers.advice(cache.read(dated)[0]).quotas[0].reset_after == 60.0
 
 
 def test_an_obedient_client_sends_nothing_until_its_wait_is_over_and_then_one_probe() -> None:
