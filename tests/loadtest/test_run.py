@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ratebound.loadtest import exchange
+from ratebound.loadtest import exchange, pool
 from ratebound.loadtest.addresses import LoadTestRefused, is_loopback
 from ratebound.loadtest.answer import MAX_ADVICE, NO_ADVICE, Advised, Answers
 from ratebound.loadtest.exchange import AdviceCache
@@ -167,6 +167,7 @@ def test_an_answer_that_does_not_come_is_a_timeout() -> None:
     assert ends(run) == {200: 40 - slow, "timeout": slow}
     assert all(answer.target == (answer.error == "timeout") for answer in run.answers)
     assert all(answer.done - answer.sent >= 0.3 for answer in run.answers if answer.error)
+    assert run.elapsed < 20
 
 
 def test_a_server_that_is_not_there_ends_the_run_early() -> None:
@@ -200,6 +201,14 @@ def test_requests_wait_for_a_connection_when_all_are_in_use_and_the_result_says_
     assert server.connections == run.connections == 2
     assert any("All 2 connections were in use" in note for note in run.notes)
     assert max(answer.sent for answer in run.answers) > 0.3  # late, and told
+
+
+def test_idle_connections_are_closed_before_the_server_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MAX_IDLE", 0.1)
+    with scripted() as server:
+        run = ran(server.url, "burst 3 every 800ms", 1.0)
+    assert ends(run) == {200: 6}
+    assert server.connections == server.lost == 6
 
 
 def test_requests_beyond_the_bound_in_flight_are_counted_as_unsent() -> None:
