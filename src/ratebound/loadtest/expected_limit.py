@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from ratebound.http.advice import Quota
+from ratebound.http.quota import Quota
 from ratebound.limit import MAX_COUNT, MAX_PERIOD, Limit
 from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.bounds import ClientSpans, contradictions

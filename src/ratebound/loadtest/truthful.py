@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ratebound.http.advice import Quota
+from ratebound.http.quota import Quota
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import BUCKETS, Limit
 from ratebound.loadtest.answer import Answer
