@@ -25,8 +25,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypedDict, TypeVar
 from uuid import uuid4
 
 from ratebound.breaker import Breaker
-from ratebound.client.answer_advice import AnswerAdvice as Advice
-from ratebound.client.answer_advice import read_advice
 from ratebound.client.call_events import (
     Attempted,
     BudgetExhausted,
@@ -40,13 +38,16 @@ from ratebound.client.call_events import (
     Retrying,
     tell_call,
 )
+from ratebound.client.call_log import CallLogListener
 from ratebound.client.circuit import CircuitBreaker, CircuitOpen
 from ratebound.client.origin import origin_of
 from ratebound.client.pacer import AsyncPacer, Pacer
 from ratebound.client.retry import Failure, Retry, Wish
 from ratebound.client.retry_budget import RetryBudget
 from ratebound.flow import Flow, Step, run, run_async
+from ratebound.http.advice import read_advice
 from ratebound.http.client_ip import Lines
+from ratebound.http.quota import Advice
 from ratebound.switch import switch
 
 R = TypeVar("R")
@@ -61,6 +62,7 @@ DRAINED: Final = 65_536  # bytes of a refused answer that are read so that its c
 KEY_HEADER: Final = "Idempotency-Key"
 KEYED: Final = ("POST", "PATCH")  # methods that get a key with `idempotency_key=True`
 
+_log: Final = CallLogListener()  # one for all clients: the log has one budget of lines
 _random = SystemRandom()  # the system's own: forked processes must not wait for the same time
 
 
@@ -171,7 +173,7 @@ class CallOptions:
     | pacer | a new one | learns limits from answers and waits in advance; see `Pacer`. None: no pacing |
     | budget | RetryBudget() | retries are at most 10 % of requests in 30 s, or 3; None: no bound over all calls |
     | breaker | CircuitBreaker() | opens after 10 failures in a row, a probe every 2.5 to 5 s; None: off |
-    | listeners | () | functions that receive events; see `call_events` |
+    | listeners | () | functions that receive events; see `call_events`. A log is kept in any case |
     | idempotency_key | False | True: add an Idempotency-Key to POST and PATCH requests that have none |
     | read_bodies_of | 403, 429, 503, 529 | statuses whose JSON body (its first 64 KiB) is searched for advice |
 
@@ -226,7 +228,8 @@ class CallOptions:
         self.pacer: Final[Pacing | None] = self.own_pacer if pacer == "default" else pacer
         self.budget: Final = RetryBudget(clock=clock) if budget == "default" else budget
         self.breaker: Final = CircuitBreaker(clock=clock) if breaker == "default" else breaker
-        self.listeners: Final = listeners
+        is_logged = any(getattr(listener, "logs", False) for listener in listeners)
+        self.listeners: Final[tuple[CallListener, ...]] = listeners if is_logged else (_log, *listeners)
         self.idempotency_key: Final = bool(options.get("idempotency_key", False))
         self.read_bodies_of: Final = frozenset(options.get("read_bodies_of", BODIES))
         self.clock: Final = clock
@@ -439,8 +442,7 @@ class _CallState:
             self._tell(CircuitClosed(self._origin, seconds))
 
     def _tell(self, event: CallEvent) -> None:
-        if self._options.listeners:
-            tell_call(self._options.listeners, event)
+        tell_call(self._options.listeners, event)
 
 
 def _check_pacer(pacer: object, asynchronous: bool) -> None:

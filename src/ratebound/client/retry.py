@@ -19,8 +19,8 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from ratebound.client.answer_advice import AnswerAdvice as Advice
 from ratebound.client.backoff import LONGEST, Backoff
+from ratebound.http.quota import Advice
 
 IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
 STATUSES: Final = frozenset((429, 502, 503, 504, 529))

@@ -56,7 +56,7 @@ def request_fields(target: LoadTarget, marks: ClientMarks) -> tuple[Fields, byte
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields], target.body
 
 
-class _Stream:
+class _SentStream:
     """An exchange on its way over HTTP/2."""
 
     __slots__ = ("body", "exchange", "lines", "received", "status")
@@ -97,7 +97,7 @@ class Http2Wire:
             normalize_outbound_headers=False,
         )
         self._h2 = h2.connection.H2Connection(config)
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, _SentStream] = {}
         self._limit = 0
         self._is_made = False
         self._first = b""  # the bytes that a connection begins with
@@ -125,7 +125,7 @@ class Http2Wire:
             self._is_leaving = True
         exchange.wire = self
         exchange.stream = number
-        self._streams[number] = stream = _Stream(exchange, body)
+        self._streams[number] = stream = _SentStream(exchange, body)
         exchange.sent = self.used = now()
         self._h2.send_headers(number, fields, end_stream=not body)
         if body:
@@ -145,7 +145,7 @@ class Http2Wire:
         if self._transport is not None:
             self._transport.abort()
 
-    def _send_body(self, number: int, stream: _Stream) -> None:
+    def _send_body(self, number: int, stream: _SentStream) -> None:
         """Send as much of a body as the server takes now."""
         while stream.body:
             size = min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size)

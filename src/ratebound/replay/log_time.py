@@ -9,10 +9,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 SECOND = 1_000_000
 KEPT = 50_000  # texts in one table
-LATEST = 253_402_300_800 * SECOND  # the year 10000
-MONTHS = dict(
-    zip(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], range(1, 13), strict=True)
-)
+NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MONTHS = dict(zip(NAMES, range(1, 13), strict=True))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -49,10 +47,22 @@ def read_local_time(text: str) -> int:
 
 def read_iso_time(text: str) -> int:
     """Return a time in ISO 8601; without an offset it is in UTC. Raises ValueError if the text is none."""
-    moment = datetime.fromisoformat(text.strip().replace(" UTC", "Z"))
+    size = len(text)
+    if 21 < size < 31 and text[19] == "." and text[-1] == "Z":
+        part = text[20:-1]
+        if part.isdecimal() and part.isascii():
+            return _seconds[text[:19]] + int(part[:6].ljust(6, "0"))
+    return _read_whole_iso_time(text)
+
+
+def _read_whole_iso_time(text: str) -> int:
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - EPOCH) // MICROSECOND
+
+
+_seconds = Kept(_read_whole_iso_time)  # the same second is written with many fractions
 
 
 def read_epoch(number: float) -> int:
