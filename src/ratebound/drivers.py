@@ -11,7 +11,7 @@ from ratebound.outcome import Row
 from ratebound.rate_limited import RateLimited
 from ratebound.switch import switch
 from ratebound.telling import tell_decided
-from ratebound.waiting import Evaluate, Flow, Pause, Turn
+from ratebound.waiting import Evaluate, Flow, Pause, TicketWait
 
 Ask = Callable[[Sequence[Group], Mode], Sequence[Sequence[Row]]]
 AsyncAsk = Callable[[Sequence[Group], Mode], Awaitable[Sequence[Sequence[Row]]]]
@@ -32,7 +32,7 @@ def drive(flow: Flow, evaluate: Ask, sleep: Callable[[float], object], listeners
                     begin = time.perf_counter()
                     result = evaluate(step.groups, step.mode)
                     asking += time.perf_counter() - begin
-                elif isinstance(step, Turn) or (isinstance(step, Pause) and sleep is time.sleep):
+                elif isinstance(step, TicketWait) or (isinstance(step, Pause) and sleep is time.sleep):
                     result = _in_time(step)
                 elif switch.sleeping:
                     sleep(step.seconds)
@@ -58,7 +58,7 @@ async def drive_async(
                     begin = time.perf_counter()
                     result = await evaluate(step.groups, step.mode)
                     asking += time.perf_counter() - begin
-                elif isinstance(step, Turn) or (isinstance(step, Pause) and sleep is asyncio.sleep):
+                elif isinstance(step, TicketWait) or (isinstance(step, Pause) and sleep is asyncio.sleep):
                     result = await _in_time_async(step)
                 elif switch.sleeping:
                     await sleep(step.seconds)
@@ -80,12 +80,12 @@ def _told(done: StopIteration | RateLimited, asking: float, listeners: tuple[Lis
     return decision
 
 
-def _in_time(turn: Turn | Pause) -> bool:
+def _in_time(turn: TicketWait | Pause) -> bool:
     in_time: bool = turn.ticket.wait(turn.seconds)  # type: ignore[attr-defined]
     return in_time
 
 
-async def _in_time_async(turn: Turn | Pause) -> bool:
+async def _in_time_async(turn: TicketWait | Pause) -> bool:
     try:
         async with asyncio.timeout(turn.seconds):
             await turn.ticket.wait()  # type: ignore[attr-defined]

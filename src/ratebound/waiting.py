@@ -58,7 +58,7 @@ class Sleep(NamedTuple):
     seconds: float
 
 
-class Turn(NamedTuple):
+class TicketWait(NamedTuple):
     """Step: wait until the ticket is set; send back whether that was in time."""
 
     ticket: Ticket
@@ -72,7 +72,7 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Step = Evaluate | Sleep | Turn | Pause
+Step = Evaluate | Sleep | TicketWait | Pause
 Place = tuple[AbstractEventLoop | None, str]  # one line for each key and event loop: a ticket is set in its own
 Flow = Generator[Step, object, Decision]
 Extras = Sequence[Extra] | None
@@ -260,7 +260,7 @@ def wait_in_line(
             decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
             deadline = decision.at + timeout
             _refuse_if_late(decision, timeout, patience)
-            in_time = yield Turn(ticket, seconds(timeout))
+            in_time = yield TicketWait(ticket, seconds(timeout))
             if not in_time:
                 # If there is room for all in front and for this one, their turn has come and they are about to go.
                 decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
@@ -301,7 +301,7 @@ def wait_for_slots(
             decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
             deadline = decision.at + timeout
             _refuse_if_late(decision, timeout, patience)
-            yield Turn(ticket, seconds(timeout))  # if it does not come in time: one try, past those who wait
+            yield TicketWait(ticket, seconds(timeout))  # if it does not come in time: one try, past those who wait
         slot_waiters.enter(place, ticket)
         pause = FIRST_PAUSE
         while True:

@@ -118,7 +118,8 @@ def test_a_paused_server_is_an_outage_in_time_and_goes_on_afterwards(
             assert (isinstance(error, TooLate), error.outage) == (True, True)
         finally:
             fresh_memcached.resume()
-        assert ask(storage, "a", LIMIT).remaining == 3
+        # The call that was given up may have been written to the socket: then the server counts it after the pause
+        assert ask(storage, "a", LIMIT).remaining in (2, 3)
 
 
 def test_an_answer_that_is_cut_leaves_it_open_whether_a_swap_was_made(kind: Callable[[str], Any], proxy: Proxy) -> None:

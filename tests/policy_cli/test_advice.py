@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ratebound import parse_limit
 from ratebound.policy import ANY_FUNCTION, Match, Policy, PolicyError, Rule, load_policy, read_policy
 from ratebound.policy.lint.checks import advise
-from ratebound.policy.lint.known_mistakes import MISTAKES, Advice
+from ratebound.policy.lint.known_mistakes import MISTAKES, PolicyAdvice
 from ratebound.policy.lint.redundant_limit import is_redundant, most_within
 from ratebound.policy.model.rule import Mode
 from ratebound.testing import FakeClock
@@ -434,7 +434,7 @@ MEANT = {
 }
 
 
-def told(text: str, workers: int = 1) -> list[Advice]:
+def told(text: str, workers: int = 1) -> list[PolicyAdvice]:
     return advise(read_policy(text, functions=ANY_FUNCTION, environ={}), workers=workers)
 
 

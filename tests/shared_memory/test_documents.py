@@ -1,5 +1,7 @@
 """Shared documents beside a zone, and operators' blocks that are in one."""
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from ratebound import StorageError
 from ratebound.policy import Gate, read_policy
+from ratebound.storage.shared_memory.documents import Documents
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import drop_zone, zone_name
 from ratebound.testing import FakeClock, ask
@@ -57,6 +60,34 @@ def test_writers_at_the_same_time_lose_nothing(storage: SharedMemoryStorage, tmp
         thread.join(60)
     found = {block.client for block in gates[0].blocks()}
     assert found == {f"user:{number}-{i}" for number in range(3) for i in range(10)}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_that_was_forked_while_a_document_is_written_does_not_keep_the_lock(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = SharedMemoryStorage("api", size=SMALL, directory=str(tmp_path), clock=clock, deadline=0.5)
+    children: list[int] = []
+    replace = Documents._replace
+
+    def forking(documents: Documents, name: str, data: bytes) -> None:
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            signal.pause()
+            os._exit(1)
+        children.append(child)
+        replace(documents, name, data)
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(Documents, "_replace", forking)
+            assert storage.write_document("blocks", b"one", 0)
+        assert storage.write_document("blocks", b"two", 1)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def test_zones_with_similar_names_share_no_document_and_are_dropped_one_by_one(

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ratebound.storage.guard.breaker import Breaker
+from ratebound.breaker import Breaker
 
 
 class Time:

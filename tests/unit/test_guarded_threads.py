@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from ratebound import MemoryStorage, StorageError
+from ratebound.breaker import Breaker
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
-from ratebound.storage.guard.breaker import Breaker
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.threads import Threads
 from ratebound.testing import FakeClock

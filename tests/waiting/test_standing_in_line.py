@@ -9,7 +9,7 @@ from ratebound import Limiter, MemoryStorage, RateLimited, parse_limit
 from ratebound.clock import SECOND
 from ratebound.rate_limited import Patience
 from ratebound.testing import FakeClock, nothing_sleeps
-from ratebound.waiting import Evaluate, Flow, Lines, Step, Turn, wait_in_line
+from ratebound.waiting import Evaluate, Flow, Lines, Step, TicketWait, wait_in_line
 
 TWO = (parse_limit("2/second"),)
 
@@ -28,7 +28,7 @@ def test_who_is_late_by_a_microsecond_when_the_time_is_over_is_refused(
     lines.enter((None, "k"), threading.Event(), 1)
     patience = Patience("timeout", 1.0, SECOND)
     flow = wait_in_line("k", TWO, 1, None, patience, lines, (None, "k"), threading.Event())
-    assert isinstance(answered(flow, storage, next(flow)), Turn)
+    assert isinstance(answered(flow, storage, next(flow)), TicketWait)
     clock.now += SECOND - missing
     peek = flow.send(False)  # the turn did not come in time
     if passes:

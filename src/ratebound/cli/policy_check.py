@@ -12,7 +12,7 @@ from rich.text import Text
 from ratebound.cli.local_decisions import DENIALS, has_deny_cache, slice_effects
 from ratebound.policy import Policy, PolicyError, Problem
 from ratebound.policy.lint.checks import advise
-from ratebound.policy.lint.known_mistakes import Advice
+from ratebound.policy.lint.known_mistakes import PolicyAdvice
 from ratebound.policy.load.document import SUFFIXES, Lines, parse
 from ratebound.policy.load.loader import load_policy
 from ratebound.policy.problem import Place
@@ -41,7 +41,7 @@ class Findings(NamedTuple):
 
     file: str
     problems: tuple[Problem, ...]
-    warnings: list[tuple[Advice, int | None]]
+    warnings: list[tuple[PolicyAdvice, int | None]]
     ignored: int = 0
     rules: int = 0
     notes: Sequence[Note] = ()

@@ -84,7 +84,7 @@ class GivenRequest(NamedTuple):
         )
 
 
-class Answer(NamedTuple):
+class ExplainAnswer(NamedTuple):
     """The answer of one stage: each rule, the first decision, and the rejection once all units are used."""
 
     stage: str
@@ -112,7 +112,7 @@ def stages_of(policy: Policy) -> list[Stage]:
     return ["early", "late"] if any(rule.stage == "early" for rule in policy.rules) else ["late"]
 
 
-def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> Answer:
+def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> ExplainAnswer:
     """Return the rules' answer to a request, against an empty storage and against one without remaining units.
 
     Raises RateboundError if the path, the tier or an identity is invalid.
@@ -136,7 +136,7 @@ def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> Answer
             gate.undo(verdict)  # a value that is counted already would pass
             storage.evaluate([_all_entries(ask) for ask in decision.asks], "force")
         denied = gate.decide(asked.view(), stage)
-    return Answer(stage, policy, explanation, view.found, verdict, headers, _rejection(denied, view))
+    return ExplainAnswer(stage, policy, explanation, view.found, verdict, headers, _rejection(denied, view))
 
 
 def _can_use_up(limit: Limit) -> bool:
@@ -199,7 +199,7 @@ def _always(identity: Identity) -> Any:
     return lambda request: identity
 
 
-def show_answers(asked: GivenRequest, answers: Sequence[Answer], console: Console, *, as_json: bool) -> None:
+def show_answers(asked: GivenRequest, answers: Sequence[ExplainAnswer], console: Console, *, as_json: bool) -> None:
     """Print the answers, as text or JSON."""
     if as_json:
         told = json.dumps([_as_json(answer) for answer in answers], ensure_ascii=False, indent=2)
@@ -217,7 +217,7 @@ def show_answers(asked: GivenRequest, answers: Sequence[Answer], console: Consol
         _show_stage(answer, console, titled=len(answers) > 1 or answer.stage == "early")
 
 
-def _show_stage(answer: Answer, console: Console, *, titled: bool) -> None:
+def _show_stage(answer: ExplainAnswer, console: Console, *, titled: bool) -> None:
     stage = f"stage {answer.stage}: " if titled else ""
     console.print(Text(f"\n{stage}{KINDS[answer.verdict.kind]}", style="bold"))
     for report in answer.explanation.rules:
@@ -269,7 +269,7 @@ def _why(report: RuleReport) -> str:
     return "; ".join(told) + why
 
 
-def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
+def _facts(report: RuleReport, answer: ExplainAnswer) -> list[tuple[str, str]]:
     rule, plan = report.rule, report.plan
     tried = []
     for parts in answer.policy.rule_by[rule.name]:
@@ -309,7 +309,7 @@ def _facts(report: RuleReport, answer: Answer) -> list[tuple[str, str]]:
     return facts
 
 
-def _local_facts(report: RuleReport, answer: Answer) -> Iterator[tuple[str, str]]:
+def _local_facts(report: RuleReport, answer: ExplainAnswer) -> Iterator[tuple[str, str]]:
     """Yield what slices and a deny cache do to this request, and which other rule keeps them from doing it."""
     plan = report.plan if isinstance(report.plan, tuple) else ()
     yield from (("slice", words) for words in slice_effects(plan))
@@ -364,7 +364,7 @@ def _kind(limit: Limit) -> str:
     return f"{limit.algorithm}, metered: it denies nothing" if limit.metered else limit.algorithm
 
 
-def _as_json(answer: Answer) -> dict[str, Any]:
+def _as_json(answer: ExplainAnswer) -> dict[str, Any]:
     said, rejection = answer.explanation, answer.rejection
     return {
         "stage": answer.stage,

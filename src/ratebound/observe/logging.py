@@ -1,19 +1,15 @@
 """Log lines for denials, strikes, blocks, warnings, outages and recoveries, with fields for log processors.
 
-A log that an attack or an outage can flood causes another outage. So each kind of line has a budget, enforced by the
-same kernels as every limit. Suppressed lines are counted, and the next line of that kind reports the number.
+Each kind of line has a budget. Suppressed lines are counted, and the next line of that kind reports the number.
 """
 
 import logging
-import threading
 
 from ratebound.clock import Clock
 from ratebound.decision import Decision
 from ratebound.events import BlockBegan, Decided, Degraded, Event, Recovered, RequestShed, SlotLost, Struck, Warned
-from ratebound.fork import renew_in_children
-from ratebound.limit import UNITS, Limit
 from ratebound.observe.client import denied_keys, naming
-from ratebound.storage.memory import MemoryStorage
+from ratebound.observe.line_budget import LineBudget
 
 LOGGER = logging.getLogger("ratebound")
 
@@ -43,12 +39,7 @@ class LogListener:
         self._log = LOGGER if logger is None else logger
         self._level = level if denials else None
         self._name = naming(secret, clear=clear)
-        self._budget = (Limit(per_minute, UNITS["minute"], burst=per_minute),)
-        self._storage = MemoryStorage(clock=clock)
-        self._lock = threading.Lock()
-        kinds = ("denied", "struck", "block_began", "warned", "degraded", "recovered", "slot_lost", "shed")
-        self._suppressed = dict.fromkeys(kinds, 0)
-        renew_in_children(self)
+        self._budget = LineBudget(per_minute, clock=clock)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Decided):
@@ -73,12 +64,8 @@ class LogListener:
                 self._level, "shed", "shed a request: at most %(in_flight)d may be in the process at once", fields
             )
 
-    def renew(self) -> None:
-        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
-        self._lock = threading.Lock()
-
     def _denied(self, decision: Decision, level: int) -> None:
-        suppressed = self._admit("denied")  # first: a suppressed line needs no digest
+        suppressed = self._budget.admit("denied")  # first: a suppressed line needs no digest
         if suppressed is None:
             return
         # The end of a lease is no time to wait for: a slot is free when a request ends.
@@ -119,7 +106,7 @@ class LogListener:
             level, kind = self._level, "struck"
             text = "strike for %(key)s by %(limit)s, %(remaining)d more until a block"
             fields["remaining"] = event.remaining
-        suppressed = self._admit(kind) if self._log.isEnabledFor(level) else None
+        suppressed = self._budget.admit(kind) if self._log.isEnabledFor(level) else None
         if suppressed is not None:  # a suppressed line needs no digest
             self._write(level, kind, text, {**fields, "key": self._shown(event.key)}, suppressed)
 
@@ -127,19 +114,9 @@ class LogListener:
         return ascii(self._name(key))[1:-1]
 
     def _say(self, level: int, kind: str, text: str, fields: dict[str, object]) -> None:
-        suppressed = self._admit(kind)
+        suppressed = self._budget.admit(kind)
         if suppressed is not None:
             self._write(level, kind, text, fields, suppressed)
-
-    def _admit(self, kind: str) -> int | None:
-        """Return the number of lines of this kind suppressed since the last one; None to suppress this one too."""
-        with self._lock:
-            ((row,),) = self._storage.evaluate((((kind, self._budget, 1, None, None),),))
-            if not row[0]:
-                self._suppressed[kind] += 1
-                return None
-            suppressed, self._suppressed[kind] = self._suppressed[kind], 0
-            return suppressed
 
     def _write(self, level: int, kind: str, text: str, fields: dict[str, object], suppressed: int) -> None:
         fields = {"event": kind, **fields, "suppressed": suppressed}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ratebound.errors import StorageError
+from ratebound.fork import close_locked_file
 from ratebound.service.listening import StartError
 from ratebound.storage.shared_memory.zone_file import default_directory, drop_zone, zone_name
 
@@ -195,7 +196,7 @@ def _free(path: Path) -> Iterator[bool]:
             yield True
     finally:
         if lock >= 0:
-            os.close(lock)
+            close_locked_file(lock)
 
 
 def _remove_folders(above: Path) -> None:

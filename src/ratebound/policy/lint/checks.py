@@ -12,7 +12,7 @@ from ratebound.limit import MAX_VALUES, UNITS, Limit
 from ratebound.lowered import lowered_limit
 from ratebound.policy.identity.identify import IdentityKind
 from ratebound.policy.lint.credentials import check_credentials, kinds_of, limits_something, plans_of
-from ratebound.policy.lint.known_mistakes import Advice, advice
+from ratebound.policy.lint.known_mistakes import PolicyAdvice, advice
 from ratebound.policy.lint.local_decisions import check_local_decisions
 from ratebound.policy.lint.redundant_limit import is_redundant
 from ratebound.policy.match.conditions import Match
@@ -46,7 +46,7 @@ SHARED = {"address", "prefix", "agent", "fingerprint"}  # identities that many p
 WIDE = {4: 16, 6: 32}  # prefixes shorter than these span several organisations
 
 
-def advise(policy: Policy, *, workers: int = 1) -> list[Advice]:
+def advise(policy: Policy, *, workers: int = 1) -> list[PolicyAdvice]:
     """Return every warning about a policy, in the order of the file. `workers` is the number of processes that will run
     it."""
     found = [warning for check in CHECKS for warning in check(policy)]
@@ -55,7 +55,7 @@ def advise(policy: Policy, *, workers: int = 1) -> list[Advice]:
     return sorted(dict.fromkeys(found), key=_order)
 
 
-def _order(warning: Advice) -> tuple[bool, int, str]:
+def _order(warning: PolicyAdvice) -> tuple[bool, int, str]:
     """Return a sort key: warnings about the whole policy first, then rule by rule."""
     rule = warning.place[1] if warning.place[:1] == ("rules",) and len(warning.place) > 1 else -1
     return warning.place[:1] == ("rules",), rule if isinstance(rule, int) else -1, warning.name
@@ -66,7 +66,7 @@ def _is_broad(rule: Rule) -> bool:
     return not rule.match.paths and rule.match.is_plain and not rule.match.hosts
 
 
-def _address_alone(policy: Policy) -> Iterator[Advice]:
+def _address_alone(policy: Policy) -> Iterator[PolicyAdvice]:
     limiting = [rule for rule in policy.rules if limits_something(rule)]
     alone = all(kinds_of(policy.rule_by[rule.name]) <= {*SHARED, "global", *TARGETS} for rule in limiting)
     knows_shared = any(override.limits is not None for override in policy.overrides)
@@ -74,7 +74,7 @@ def _address_alone(policy: Policy) -> Iterator[Advice]:
         yield advice("address-alone", ("rules",), "every rule counts by address, none by user or another identity")
 
 
-def _one_limit(policy: Policy) -> Iterator[Advice]:
+def _one_limit(policy: Policy) -> Iterator[PolicyAdvice]:
     limiting = [(place, rule) for place, rule in enumerate(policy.rules) if limits_something(rule)]
     if len(limiting) != 1:
         return
@@ -87,7 +87,7 @@ def _one_limit(policy: Policy) -> Iterator[Advice]:
         )
 
 
-def _health_check(policy: Policy) -> Iterator[Advice]:
+def _health_check(policy: Policy) -> Iterator[PolicyAdvice]:
     for place, rule in enumerate(policy.rules):
         for path in rule.match.paths:
             if path.rstrip("/").lower() in HEALTH and limits_something(rule):
@@ -111,7 +111,7 @@ def _is_free(path: str, policy: Policy) -> bool:
     return any(pattern.is_exact(path) for match in free for pattern in match.patterns)
 
 
-def _trust(policy: Policy) -> Iterator[Advice]:
+def _trust(policy: Policy) -> Iterator[PolicyAdvice]:
     for name in policy.proxies.single:
         if name in PASSED_ON:
             yield advice("spoofable-header", ("trusted", "single", name), f"the header {name} is trusted")
@@ -127,7 +127,7 @@ def _trust(policy: Policy) -> Iterator[Advice]:
             yield advice("long-verify-cache", ("identities", name, "verify"), wrong)
 
 
-def _unlimited_by_header(policy: Policy) -> Iterator[Advice]:
+def _unlimited_by_header(policy: Policy) -> Iterator[PolicyAdvice]:
     """Yield a warning where a header or a host makes a request unlimited. It makes no difference if the match asks for
     the header or for its absence: a client controls both."""
     for place, match in enumerate(policy.exempt):
@@ -157,7 +157,7 @@ def _denying(plan: Plan) -> list[Limit]:
     return [limit for limit in _limits(plan) if not limit.metered and limit.takes_cost]
 
 
-def _redundant_limits(policy: Policy) -> Iterator[Advice]:
+def _redundant_limits(policy: Policy) -> Iterator[PolicyAdvice]:
     companions = _CompanionRules(policy)
     for place, rule in enumerate(policy.rules):
         for tier, plan in plans_of(rule):
@@ -231,7 +231,7 @@ class _CompanionRules:
                 yield other_place, other
 
 
-def _limit_shapes(policy: Policy) -> Iterator[Advice]:
+def _limit_shapes(policy: Policy) -> Iterator[PolicyAdvice]:
     """Yield the warnings about bursts, periods and algorithms within the limits of one rule."""
     spreading = [rule for rule in policy.rules if _spreads(rule)]
     for place, rule in enumerate(policy.rules):
@@ -280,7 +280,7 @@ def _spreads(rule: Rule) -> bool:
     )
 
 
-def _metered_alone(policy: Policy) -> Iterator[Advice]:
+def _metered_alone(policy: Policy) -> Iterator[PolicyAdvice]:
     limiting = [rule for rule in policy.rules if limits_something(rule)]
     for place, rule in enumerate(policy.rules):
         metered = [limit for _, plan in plans_of(rule) for limit in _limits(plan) if limit.metered]
@@ -289,7 +289,7 @@ def _metered_alone(policy: Policy) -> Iterator[Advice]:
             yield advice("metered-alone", ("rules", place), wrong)
 
 
-def _fingerprints(policy: Policy) -> Iterator[Advice]:
+def _fingerprints(policy: Policy) -> Iterator[PolicyAdvice]:
     for place, rule in enumerate(policy.rules):
         if not policy.salt and any(kind.base == "fingerprint" for parts in policy.rule_by[rule.name] for kind in parts):
             at = ("rules", place, "by") if rule.by is not None else ("rules", place)
@@ -298,7 +298,7 @@ def _fingerprints(policy: Policy) -> Iterator[Advice]:
             )
 
 
-def _priorities(policy: Policy) -> Iterator[Advice]:
+def _priorities(policy: Policy) -> Iterator[PolicyAdvice]:
     for place, rule in enumerate(policy.rules):
         if policy.pressure is None:
             if rule.priority != "normal":
@@ -311,7 +311,7 @@ def _priorities(policy: Policy) -> Iterator[Advice]:
                 yield advice("lowered-for-long", ("rules", place), f"rule {rule.name!r} has '{long[0].text}'")
 
 
-def _penalties(policy: Policy) -> Iterator[Advice]:
+def _penalties(policy: Policy) -> Iterator[PolicyAdvice]:
     """Yield the warnings about penalties: of entries, and of rules that name one or have one in their limits."""
     named = {rule.penalty for rule in policy.rules}
     for name in policy.penalty_limits:
@@ -333,7 +333,7 @@ def _penalties(policy: Policy) -> Iterator[Advice]:
             yield advice("penalty-with-open-failure", where, wrong)
 
 
-def _strikes_without_rate(policy: Policy) -> Iterator[Advice]:
+def _strikes_without_rate(policy: Policy) -> Iterator[PolicyAdvice]:
     limiting = [rule for rule in policy.rules if any(_denying(plan) for _, plan in plans_of(rule))]
     for place, rule in enumerate(policy.rules):
         if rule.strikes_by_result and rule not in limiting and not _is_covered(rule, limiting):
@@ -341,7 +341,7 @@ def _strikes_without_rate(policy: Policy) -> Iterator[Advice]:
             yield advice("strikes-without-rate", ("rules", place, "strike"), wrong)
 
 
-def _distinct(policy: Policy) -> Iterator[Advice]:
+def _distinct(policy: Policy) -> Iterator[PolicyAdvice]:
     for place, rule in enumerate(policy.rules):
         for limit in [limit for plan in rule.plans.values() for limit in _limits(plan) if limit.is_distinct]:
             if limit.count > MAX_VALUES:
@@ -349,7 +349,7 @@ def _distinct(policy: Policy) -> Iterator[Advice]:
                 yield advice("large-distinct", ("rules", place, "limits"), wrong)
 
 
-def _target_alone(policy: Policy) -> Iterator[Advice]:
+def _target_alone(policy: Policy) -> Iterator[PolicyAdvice]:
     counting = [
         rule
         for rule in policy.rules
@@ -366,7 +366,7 @@ def _says_who(parts: Sequence[IdentityKind]) -> bool:
     return any(kind.is_verified for kind in parts) and not any(kind.is_target for kind in parts)
 
 
-def _missing_default(policy: Policy) -> Iterator[Advice]:
+def _missing_default(policy: Policy) -> Iterator[PolicyAdvice]:
     if not policy.rules:
         return
     broad = [rule for rule in policy.rules if _is_broad(rule) and rule.mode == "enforce"]
@@ -375,7 +375,7 @@ def _missing_default(policy: Policy) -> Iterator[Advice]:
         yield advice("missing-default", ("rules",), "no rule applies to requests that match none of the others")
 
 
-def _ipv6(policy: Policy) -> Iterator[Advice]:
+def _ipv6(policy: Policy) -> Iterator[PolicyAdvice]:
     if policy.ipv6 > 64:
         yield advice("ipv6-single-address", ("ipv6",), f"each IPv6 /{policy.ipv6} counts as a client of its own")
     for place, rule in enumerate(policy.rules):
@@ -386,7 +386,7 @@ def _ipv6(policy: Policy) -> Iterator[Advice]:
                 yield advice("ipv6-single-address", ("rules", place, "by"), f"rule {rule.name!r} counts by /{length}")
 
 
-def _global_alone(policy: Policy) -> Iterator[Advice]:
+def _global_alone(policy: Policy) -> Iterator[PolicyAdvice]:
     for place, rule in enumerate(policy.rules):
         if not limits_something(rule) or kinds_of(policy.rule_by[rule.name]) != {"global"}:
             continue
@@ -401,7 +401,7 @@ def _global_alone(policy: Policy) -> Iterator[Advice]:
             yield advice("global-alone", ("rules", place, "by"), f"rule {rule.name!r} has one quota for all clients")
 
 
-def _lists(policy: Policy) -> Iterator[Advice]:
+def _lists(policy: Policy) -> Iterator[PolicyAdvice]:
     for place, match in enumerate(policy.exempt):
         wide = [pattern.text for pattern in match.patterns if not pattern.whole]
         if wide and not match.addresses:
@@ -416,7 +416,7 @@ def _lists(policy: Policy) -> Iterator[Advice]:
             yield advice("wide-allow", ("allow", place), f"{client} holds {network.num_addresses:,} addresses")
 
 
-def _nothing_enforced(policy: Policy) -> Iterator[Advice]:
+def _nothing_enforced(policy: Policy) -> Iterator[PolicyAdvice]:
     if policy.switch != "on":
         yield advice("nothing-enforced", ("switch",), f"the switch is {policy.switch!r}")
     elif policy.rules and {rule.mode for rule in policy.rules} | {rule.mode for rule in policy.descriptors} == {
@@ -425,7 +425,7 @@ def _nothing_enforced(policy: Policy) -> Iterator[Advice]:
         yield advice("nothing-enforced", ("rules",), "every rule has 'mode: shadow'")
 
 
-def _hidden_descriptors(policy: Policy) -> Iterator[Advice]:
+def _hidden_descriptors(policy: Policy) -> Iterator[PolicyAdvice]:
     """Yield a warning for each rule with an entry that an earlier wildcard at the same place always takes first."""
     wildcards: dict[tuple[object, ...], list[str]] = {}  # by the entries before them and their key
     for rule in policy.descriptors:
@@ -456,7 +456,7 @@ def _takes_first(value: str, condition: EntryMatch, known: Sequence[str]) -> boo
     return known.index(value) < known.index(condition.value) and condition.value.startswith(value[:-1])
 
 
-CHECKS: tuple[Callable[[Policy], Iterator[Advice]], ...] = (
+CHECKS: tuple[Callable[[Policy], Iterator[PolicyAdvice]], ...] = (
     check_credentials,
     _address_alone,
     _one_limit,

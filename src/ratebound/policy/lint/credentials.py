@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from ratebound.policy.identity.identify import Alternatives
-from ratebound.policy.lint.known_mistakes import Advice, advice
+from ratebound.policy.lint.known_mistakes import PolicyAdvice, advice
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import Plan, Rule
@@ -60,7 +60,7 @@ def _ends(path: str, word: re.Pattern[str]) -> bool:
     return word.search(re.sub("[-_.]", "", ENDING.sub("", segments[-1]))) is not None
 
 
-def check_credentials(policy: Policy) -> Iterator[Advice]:
+def check_credentials(policy: Policy) -> Iterator[PolicyAdvice]:
     """Yield the warnings about rules on logins and other paths that receive secrets."""
     yield from _login_keys(policy)
     for place, rule in enumerate(policy.rules):
@@ -86,7 +86,7 @@ def check_credentials(policy: Policy) -> Iterator[Advice]:
             yield advice("agent-on-credentials", ("rules", place, "by"), f"rule {rule.name!r} counts by {what}")
 
 
-def _login_keys(policy: Policy) -> Iterator[Advice]:
+def _login_keys(policy: Policy) -> Iterator[PolicyAdvice]:
     """Yield warnings if no rule on a login counts by account, or none by address. One rule of each is enough."""
     logins = [
         (place, rule) for place, rule in enumerate(policy.rules) if is_login(rule.match) and _limits_guesses(rule)

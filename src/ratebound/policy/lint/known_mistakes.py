@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ratebound.policy.problem import Place, Problem
 
 
-class Advice(NamedTuple):
+class PolicyAdvice(NamedTuple):
     """One warning about a valid policy that probably does not do what its author wants.
 
     `wrong` says what this policy does, `why` why that matters, `instead` what to write instead.
@@ -23,9 +23,9 @@ class Advice(NamedTuple):
         return Problem(self.place, "").where
 
 
-def advice(name: str, place: Place, wrong: str) -> Advice:
+def advice(name: str, place: Place, wrong: str) -> PolicyAdvice:
     """Return the warning of that name for one place in a policy."""
-    return Advice(name, place, wrong, *MISTAKES[name])
+    return PolicyAdvice(name, place, wrong, *MISTAKES[name])
 
 
 # (why it matters, what to write instead)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from ratebound.limit import Limit
 from ratebound.policy.lint.credentials import plans_of
-from ratebound.policy.lint.known_mistakes import Advice, advice
+from ratebound.policy.lint.known_mistakes import PolicyAdvice, advice
 from ratebound.policy.match.coverage import covers, first_literal
 from ratebound.policy.model.policy import Policy
 from ratebound.policy.model.rule import Rule
@@ -21,7 +21,7 @@ KEYS = {
 IN_MEMORY = ("memory:", "shm:")  # storages that are asked without a trip
 
 
-def check_local_decisions(policy: Policy) -> Iterator[Advice]:
+def check_local_decisions(policy: Policy) -> Iterator[PolicyAdvice]:
     """Yield the warnings about rules that are to be decided without the storage."""
     for key, (in_memory, beside, what) in KEYS.items():
         local = [(place, rule) for place, rule in enumerate(policy.rules) if _has(rule, key)]
@@ -41,7 +41,7 @@ def _has(rule: Rule, key: str) -> bool:
     return any(getattr(limit, key) for _, plan in plans_of(rule) if isinstance(plan, tuple) for limit in plan)
 
 
-def _slice_shapes(place: int, rule: Rule) -> Iterator[Advice]:
+def _slice_shapes(place: int, rule: Rule) -> Iterator[PolicyAdvice]:
     for tier, plan in plans_of(rule):
         at: Place = ("rules", place, "limits", *([tier] if len(rule.plans) > 1 else []))
         for limit in plan if isinstance(plan, tuple) else ():

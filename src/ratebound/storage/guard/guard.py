@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 
+from ratebound.breaker import Breaker
 from ratebound.clock import SECOND, Clock
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
@@ -18,7 +19,6 @@ from ratebound.limit import FAILURES, Group, Mode
 from ratebound.outcome import Row
 from ratebound.settling import DegradedGroup
 from ratebound.storage.blame import Blameless
-from ratebound.storage.guard.breaker import Breaker
 from ratebound.storage.guard.fallback import Debt, Entry, Fallback
 from ratebound.storage.quick_states import Trouble
 from ratebound.storage.workers import known_workers, warn_of_whole_share

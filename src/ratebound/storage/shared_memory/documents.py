@@ -14,6 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ratebound.errors import StorageError
+from ratebound.fork import close_locked_file
 from ratebound.storage import Document
 
 PAUSE = 0.001
@@ -55,7 +56,7 @@ class Documents:
                 self._replace(name, b"%d:%s" % (version + 1, content))
                 return True
             finally:
-                os.close(lock)
+                close_locked_file(lock)
         except OSError as error:
             raise StorageError(f"cannot write a document of the zone: {error}", undone=True) from None
 

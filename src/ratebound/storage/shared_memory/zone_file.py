@@ -25,7 +25,7 @@ from weakref import WeakValueDictionary
 
 from ratebound.clock import Clock, ticking
 from ratebound.errors import StorageError
-from ratebound.fork import renew_in_children
+from ratebound.fork import close_locked_file, renew_in_children
 from ratebound.storage.shared_memory import locks as zone_locks
 from ratebound.storage.shared_memory.cells import DROPPED, Cells
 from ratebound.storage.shared_memory.layout import (
@@ -418,7 +418,7 @@ def _turn(name: ZoneName, seconds: float, *, ends_when_made: bool = True) -> Ite
             is_alone = _is_locked(directory)
         yield bool(is_alone)
     finally:
-        os.close(directory)
+        close_locked_file(directory)
 
 
 def _is_locked(file: int) -> bool | None:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet, ref
 
 from ratebound.errors import StorageError
+from ratebound.fork import close_locked_file
 from ratebound.storage.blame import TooLate, is_programs_own
 from ratebound.storage.sqlite.address import SqliteAddress
 
@@ -227,7 +228,7 @@ def _make_file(path: str, ends: float) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     finally:
         if folder is not None:
-            os.close(folder)
+            close_locked_file(folder)
 
 
 def _lock_folder(folder: int, path: str, ends: float) -> None:

@@ -1,4 +1,4 @@
-"""A circuit breaker: after several outages in a row a node is no longer called, except by one probe at a time.
+"""A circuit breaker: after several outages in a row a server is no longer called, except by one probe at a time.
 
 It is a state machine without I/O: callers report the result of each call. Permission to call is a ticket, and only the
 newest ticket counts: a late result from before a change of state neither closes nor opens the breaker.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Breaker:
-    """A thread-safe circuit breaker for one node.
+    """A thread-safe circuit breaker for one server: a node of a storage, or an API that a client calls.
 
     Closed, it admits every call. Open, it admits one probe every half to whole `interval`, in seconds, with jitter, so
     that many processes do not probe at once. A probe that never reports is replaced after `lease` seconds.
@@ -44,7 +44,7 @@ class Breaker:
         return self._opened is None
 
     def admit(self) -> int:
-        """Return a ticket, to be passed on with the call's result; 0 if the node must not be called."""
+        """Return a ticket, to be passed on with the call's result; 0 if the server must not be called."""
         turn = self._turn  # read first: if the breaker opens in between, this ticket is already old
         if self._opened is None:
             return turn
@@ -99,7 +99,7 @@ class Breaker:
             return was_closed
 
     def probe_after(self) -> float:
-        """Return seconds until the node may be called again."""
+        """Return seconds until the server may be called again."""
         return 0.0 if self._opened is None else max(self._probe_at - self._clock(), 0.0)
 
     def renew(self) -> None:

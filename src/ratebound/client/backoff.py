@@ -1,0 +1,69 @@
+"""Backoff: how long to wait before a retry when the server does not say.
+
+Waits double from `first` up to `most`. Clients that failed together must not come back together, so a random part of
+each wait is left out (jitter). All waits here are seconds.
+
+| jitter | the wait before retry n (n = 0, 1, …), with top = min(most, first · 2ⁿ) |
+|---|---|
+| full | between 0 and top |
+| equal | between top / 2 and top |
+| decorrelated | between first and three times the wait before, at most `most` |
+| none | top |
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final, Literal, get_args
+
+Jitter = Literal["full", "equal", "decorrelated", "none"]
+JITTERS: Final = get_args(Jitter)
+LONGEST: Final = 86_400.0
+DOUBLINGS: Final = 64  # more would only overflow: any `first` has reached `most` by then
+SPREAD: Final = 0.1  # of a server's own wait
+
+
+class Backoff:
+    """The waits before retries. It has no state: a call passes the wait before to the next one."""
+
+    __slots__ = ("first", "jitter", "most")
+
+    def __init__(self, jitter: Jitter = "full", *, first: float = 0.5, most: float = 30.0) -> None:
+        if jitter not in JITTERS:
+            raise ValueError(f"jitter is {jitter!r}: expected one of {', '.join(map(repr, JITTERS))}")
+        for name, value in (("first", first), ("most", most)):
+            if not _is_number(value) or not 0 < value <= LONGEST:
+                raise ValueError(f"{name} is {value!r}: expected seconds above 0 and at most {LONGEST:.0f}")
+        if first > most:
+            raise ValueError(f"first is {first!r} and most is {most!r}: expected first <= most")
+        self.jitter: Final = jitter
+        self.first: Final = float(first)
+        self.most: Final = float(most)
+
+    def __repr__(self) -> str:
+        return f"Backoff({self.jitter!r}, first={self.first}, most={self.most})"
+
+    def wait(self, retry: int, before: float | None, random: Callable[[], float]) -> float:
+        """Return the seconds before a retry: 0 is the first, `before` is the wait before it, None if there was none.
+
+        `random` returns numbers from 0 to 1.
+        """
+        if self.jitter == "decorrelated":
+            start = self.first if before is None else max(before, self.first)
+            return min(self.first + random() * (3 * start - self.first), self.most)
+        top = min(math.ldexp(self.first, min(retry, DOUBLINGS)), self.most)
+        if self.jitter == "full":
+            return top * random()
+        return top * (0.5 + 0.5 * random()) if self.jitter == "equal" else top
+
+    def after(self, server: float, random: Callable[[], float]) -> float:
+        """Return the seconds before a retry for which the server named a wait: never less, and up to a tenth more.
+
+        At least up to `first` is added, at most `most`, so that clients which were told the same do not come at once.
+        """
+        if self.jitter == "none":
+            return server
+        return server + random() * min(max(SPREAD * server, self.first), self.most)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,83 @@
+"""Circuit breakers, one for each origin: an API that is down is not called, except by one probe at a time."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from ratebound.breaker import Breaker
+from ratebound.errors import RateboundError
+from ratebound.fork import renew_in_children
+
+LOOKED_AT: Final = 8  # origins, when one must go: an open circuit is kept if any of these is closed
+
+
+class CircuitOpen(RateboundError):
+    """The request was not sent: the last calls to this API failed. `retry_after` says when to try again, in seconds."""
+
+    def __init__(self, origin: str, retry_after: float) -> None:
+        Exception.__init__(self, origin, retry_after)  # adapters derive from an error of their library as well
+        self.origin = origin
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"not sent: the last calls to {self.origin or 'this API'} failed; try again in {self.retry_after:.3g} s"
+
+
+class CircuitBreaker:
+    """Circuit breakers of all origins that a client calls. It is thread-safe, and may be shared by several clients.
+
+    A circuit opens after `failures` calls in a row that ended in a 5xx status or in a connection error. A 429 is no
+    failure: the server works. Open, one call is let through as a probe every half to whole `interval`, in seconds. One
+    that succeeds closes the circuit. A probe without a result is replaced after `lease` seconds. At most `max_origins`
+    origins are remembered.
+    """
+
+    def __init__(
+        self,
+        *,
+        failures: int = 10,
+        interval: float = 5.0,
+        lease: float = 60.0,
+        max_origins: int = 1000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        for name, number in (("failures", failures), ("max_origins", max_origins)):
+            if type(number) is not int or number < 1:
+                raise ValueError(f"{name} is {number!r}: expected a whole number, 1 or more")
+        for name, length in (("interval", interval), ("lease", lease)):
+            if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length <= 86_400:
+                raise ValueError(f"{name} is {length!r}: expected seconds above 0 and at most 86400")
+        self._failures = failures
+        self._interval = interval
+        self._lease = lease
+        self._most = max_origins
+        self._clock = clock
+        self._breakers: OrderedDict[str, Breaker] = OrderedDict()  # the one used longest ago first
+        self._lock = threading.Lock()
+        renew_in_children(self)
+
+    def of(self, origin: str) -> Breaker:
+        """Return the breaker of an origin, made on first use."""
+        with self._lock:
+            found = self._breakers.get(origin)
+            if found is not None:
+                self._breakers.move_to_end(origin)
+                return found
+            if len(self._breakers) >= self._most:
+                self._forget_one()
+            found = Breaker(failures=self._failures, interval=self._interval, lease=self._lease, clock=self._clock)
+            self._breakers[origin] = found
+            return found
+
+    def renew(self) -> None:
+        """Replace the locks in a forked child: the threads that may have held them do not exist there."""
+        self._lock = threading.Lock()
+        for breaker in list(self._breakers.values()):
+            breaker.renew()
+
+    def _forget_one(self) -> None:
+        oldest = [origin for origin, _ in zip(self._breakers, range(LOOKED_AT), strict=False)]
+        calm = (origin for origin in oldest if self._breakers[origin].calm)
+        del self._breakers[next(calm, oldest[0])]

@@ -1,0 +1,429 @@
+"""What a limit can have granted, if each request was decided at an unknown instant between two known ones.
+
+A client knows when it sent a request and when the answer was there; the server decided in between. An answer
+contradicts a limit only if no choice of instants explains it, so an honest server is never blamed. Two relaxations make
+that cheap:
+
+- Grants are alike, so the k-th instant lies between the k-th smallest begin and the k-th smallest end. The kernel takes
+  them in this order, each as early as it can: an earlier grant never leaves less room later. A grant whose span is over
+  by then is a surplus.
+- A refusal needs an instant at which the limit was used up. It is fullest if every grant that can be there already is,
+  as late as possible. Between two begins of spans a limit only recovers, so only the begins need a look.
+
+With exact instants both are the kernel itself. Windows need one thing more: where they begin. A fixed window is tried
+at every alignment that differs for these spans. A sliding counter begins with its first grant, and the span of that
+grant is cut into parts; a part is tried at its beginning, with every span widened by its length.
+"""
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+
+from ratebound.kernels.packing import unpacked
+from ratebound.kernels.sliding_counter import Counter
+from ratebound.kernels.state import State
+from ratebound.limit import ALGORITHMS, Limit
+
+FOREVER = 2**52  # microseconds; an instant after every run
+MOST_ALIGNMENTS = 400  # of fixed windows that are tried
+ANCHOR_PARTS = 16  # into which the span of a sliding counter's first grant is cut
+MOST_MISSING = 500  # refusals that are counted as grants for those after them
+TRANSITIONS = 5  # changes from refused to granted that say where windows begin
+
+
+class Span(NamedTuple):
+    """The time in which a request was decided, in microseconds, both ends included."""
+
+    begin: int
+    end: int
+
+
+class ClientSpans(NamedTuple):
+    """What one client was answered. `unknown` are requests that may have been granted: no answer, or an error.
+
+    `used_before` is True if the limit may have been used before the first request.
+    """
+
+    granted: Sequence[Span]
+    refused: Sequence[Span]
+    unknown: Sequence[Span] = ()
+    used_before: bool = False
+
+
+class Contradiction(NamedTuple):
+    """An answer that the limit does not explain. `free_at` is the earliest instant at which a surplus grant fits."""
+
+    span: Span
+    free_at: int = 0
+
+
+class Contradictions(NamedTuple):
+    """Every answer of a client that limits do not explain. Unless `settled`, other instants may explain them."""
+
+    surplus: Sequence[Contradiction] = ()
+    unfounded: Sequence[Contradiction] = ()
+    settled: bool = True
+    at_most: int = 0  # what the limits can have granted of all requests
+
+    @property
+    def total(self) -> int:
+        """The number of answers that contradict the limits."""
+        return len(self.surplus) + len(self.unfounded)
+
+
+Full = Callable[[int], bool]
+Explains = Callable[[Span], bool]
+
+
+class Reading(NamedTuple):
+    """A limit with its windows placed: which grants are too many, and which refusals it explains."""
+
+    surplus: list[Contradiction]
+    explains: Explains
+    settled: bool
+    fresh: Callable[[], State]  # makes an unused state with these windows
+    add: Callable[[Span], None]  # counts a refusal as a grant, in what `explains` returns from then on
+    origin: int = 0  # what is subtracted from an instant before it is given to the kernel
+
+
+def can_be_judged(limit: Limit) -> bool:
+    """Return True for rates. Slots, distinct values, penalties and quotas depend on more than instants."""
+    return limit.algorithm in ALGORITHMS and not limit.metered
+
+
+def contradictions(limits: Sequence[Limit], seen: ClientSpans) -> Contradictions:
+    """Return what contradicts the limits, with the windows placed where least does.
+
+    A grant must fit every limit, and a refusal one of them. Fixed windows are placed last, for the refusals that no
+    other limit explains. With two of them the first takes the best place for itself alone, which is not always the best
+    for both, so what contradicts them is not settled.
+    """
+    ordered = sorted(limits, key=_is_fixed)
+    readings: list[Reading] = []
+    unexplained: Sequence[Span] = seen.refused
+    for limit in ordered:
+        reading = _best_reading(limit, seen, unexplained)
+        readings.append(reading)
+        unexplained = [span for span in unexplained if not reading.explains(span)]
+    unexplained = _missing_grants(readings, unexplained)
+    surplus = max((reading.surplus for reading in readings), key=len)
+    most = min(_most(limit, reading, seen) for limit, reading in zip(ordered, readings, strict=True))
+    return Contradictions(
+        surplus,
+        [Contradiction(span) for span in unexplained],
+        all(reading.settled for reading in readings) and sum(map(_is_fixed, limits)) < 2,
+        max(most, len(seen.granted) - len(surplus)),
+    )
+
+
+def _missing_grants(readings: Sequence[Reading], unexplained: Sequence[Span]) -> list[Span]:
+    """Return the refusals that should have been grants. Each counts as one for those after it.
+
+    A server that refuses one request too early, and keeps to its count, refuses all others of that window too early.
+    """
+    missing: list[Span] = []
+    for span in sorted(unexplained, key=lambda span: span.end):
+        if len(missing) < MOST_MISSING and any(reading.explains(span) for reading in readings):
+            continue
+        missing.append(span)
+        if len(missing) < MOST_MISSING:
+            for reading in readings:
+                reading.add(span)
+    return missing
+
+
+def _is_fixed(limit: Limit) -> bool:
+    return limit.algorithm == "fixed-window"
+
+
+def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) -> Reading:
+    """Return the reading that fewest answers contradict, of all grants and of these refusals."""
+    best: Reading | None = None
+    fewest = math.inf
+    for reading in _readings(limit, seen):
+        many = len(reading.surplus)
+        if many < fewest:
+            many += _count_unexplained(unexplained, reading.explains, fewest - many)
+        if best is None or many < fewest:
+            best, fewest = reading, many
+        if not fewest:
+            break
+    assert best is not None
+    return best
+
+
+def _count_unexplained(refused: Iterable[Span], explains: Explains, enough: float) -> int:
+    many = 0
+    for span in refused:
+        many += not explains(span)
+        if many >= enough:
+            break
+    return many
+
+
+def _readings(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
+    if limit.algorithm == "fixed-window":
+        yield from _fixed_windows(limit, seen)
+    elif limit.algorithm == "sliding-counter":
+        yield _sliding_counter(limit, seen)
+    else:
+        holding = _Holding(limit, seen)
+        full = holding.log() if limit.algorithm == "sliding-log" else holding.bucket()
+        surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted))
+        yield Reading(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
+
+
+def _fresh(limit: Limit) -> State:
+    return unpacked(limit.numbers, None)
+
+
+def _sorted(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+    return sorted(span.begin for span in spans), sorted(span.end for span in spans)
+
+
+def _surplus(
+    limit: Limit, state: State, begins: Sequence[int], ends: Sequence[int], origin: int = 0
+) -> list[Contradiction]:
+    """Return the grants that the kernel cannot have made, when it makes each as early as it can."""
+    found = []
+    now = -FOREVER
+    for begin, end in zip(begins, ends, strict=True):
+        now = max(now, begin)
+        row = state.spend(limit.numbers, now - origin, 1, None, 0)
+        if row[0]:
+            continue
+        free = now + (FOREVER if row[2] is None else row[2])
+        if free > end:
+            found.append(Contradiction(Span(begin, end), free))
+            continue
+        now = free
+        state.spend(limit.numbers, now - origin, 1, None, 0)
+    return found
+
+
+def _most(limit: Limit, reading: Reading, seen: ClientSpans) -> int:
+    """Return how many of all requests the kernel can have granted: each as early as it can, in the order of begins.
+
+    An end is at least that of every request before, which gives only more room.
+    """
+    spans = sorted((*seen.granted, *seen.refused, *seen.unknown))
+    ends = accumulate((span.end for span in spans), max)
+    begins = [span.begin for span in spans]
+    return len(spans) - len(_surplus(limit, reading.fresh(), begins, list(ends), reading.origin))
+
+
+class _Holding:
+    """The fullest that a limit can be at an instant: everything that may be granted by then, as late as possible.
+
+    Every span begins `widened` earlier, but no grant does so before `first`.
+    """
+
+    def __init__(self, limit: Limit, seen: ClientSpans, *, widened: int = 0, first: int = -FOREVER) -> None:
+        self.limit = limit
+        self.widened = widened
+        spans = [*seen.granted, *(Span(span.begin, FOREVER) for span in seen.unknown)]
+        self.begins = sorted(max(span.begin - widened, first) for span in spans)
+        self.ends = sorted(max(span.end, first) for span in spans)
+        if seen.used_before:
+            start = min(span.begin for span in (*seen.granted, *seen.refused, *seen.unknown))
+            self.begins = sorted([*[start] * limit.burst, *self.begins])
+            self.ends = sorted([*[start] * limit.burst, *self.ends])
+
+        self._known: list[dict[int, bool]] = []
+
+    def add(self, span: Span) -> None:
+        """Count a span as a grant from now on."""
+        insort(self.begins, span.begin - self.widened)
+        insort(self.ends, span.end)
+        for known in self._known:
+            known.clear()
+
+    def explaining(self, full: Full) -> Explains:
+        """Return a function that returns True if the limit can have been used up at an instant of a span."""
+        known: dict[int, bool] = {}
+        self._known.append(known)
+
+        def is_full(now: int) -> bool:
+            if now not in known:
+                known[now] = full(now)
+            return known[now]
+
+        def explains(span: Span) -> bool:
+            begin = span.begin - self.widened
+            if is_full(begin):
+                return True
+            later = range(bisect_right(self.begins, begin), bisect_right(self.begins, span.end))
+            return any(is_full(self.begins[place]) for place in later)
+
+        return explains
+
+    def bucket(self) -> Full:
+        """Compute with times in 1/count microseconds, so that nothing is rounded."""
+        count, period, room = self.limit.count, self.limit.period_us, (self.limit.burst - 1) * self.limit.period_us
+        arrivals = [-FOREVER * count]  # the arrival time after the first n ends
+
+        def full(now: int) -> bool:
+            past = bisect_left(self.ends, now)
+            if len(arrivals) != len(self.ends) + 1:
+                del arrivals[1:]
+                for end in self.ends:
+                    arrivals.append(max(arrivals[-1], end * count) + period)
+            arrival, running = arrivals[past], bisect_right(self.begins, now) - past
+            if running:
+                arrival = max(arrival, now * count) + running * period
+            return arrival - now * count >= room + count  # a request conforms from its whole microsecond on
+
+        return full
+
+    def log(self) -> Full:
+        count, period = self.limit.count, self.limit.period_us
+        return lambda now: bisect_right(self.begins, now) - bisect_right(self.ends, now - period) >= count
+
+    def fixed(self, origin: int) -> Full:
+        count, period = self.limit.count, self.limit.period_us
+
+        def full(now: int) -> bool:
+            window = now - (now - origin) % period
+            return bisect_right(self.begins, now) - bisect_left(self.ends, window) >= count
+
+        return full
+
+    def counter(self, origin: int) -> Full:
+        count, period = self.limit.count, self.limit.period_us
+
+        def full(now: int) -> bool:
+            window = now - (now - origin) % period
+            left = window + period - now
+            past = bisect_left(self.ends, window)
+            current = bisect_right(self.begins, now) - past
+            previous = past - bisect_left(self.ends, window - period)
+            return current + -(-left * previous // period) >= count
+
+        return full
+
+
+def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
+    """Return a reading for each alignment that differs for these spans.
+
+    Whether a begin or an end is in a window changes only where a window begins there.
+    """
+    begins, ends = _sorted(seen.granted)
+    holding = _Holding(limit, seen)
+    origins, complete = _alignments(limit.period_us, seen)
+    for origin in origins:
+        surplus = _surplus(limit, _fresh(limit), begins, ends, origin)
+        explains = holding.explaining(holding.fixed(origin))
+        yield Reading(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
+
+
+def _alignments(period: int, seen: ClientSpans) -> tuple[list[int], bool]:
+    """Return the places where windows can begin, and True if no other needs a trial."""
+    spans = (*seen.granted, *seen.refused, *seen.unknown)
+    every = sorted({edge % period for span in spans for edge in span}) or [0]
+    if len(every) <= MOST_ALIGNMENTS:
+        return every, True
+    near: list[int] = []
+    changes = _transitions(seen)
+    for change in changes:
+        # A window begins after the refusal and no later than the grant: at an edge in between, or at the grant's end
+        edges = [*_between(every, (change.begin + 1) % period, change.end % period), change.end % period]
+        near += edges[:: math.ceil(len(edges) / (MOST_ALIGNMENTS // TRANSITIONS))]
+    if not near:
+        near = every[:: math.ceil(len(every) / MOST_ALIGNMENTS)]
+    return list(dict.fromkeys(near)), len(near) < MOST_ALIGNMENTS // TRANSITIONS
+
+
+def _between(edges: Sequence[int], low: int, high: int) -> Sequence[int]:
+    """Return the edges from `low` to `high`, which may be around the end of a period."""
+    if low <= high:
+        return edges[bisect_left(edges, low) : bisect_right(edges, high)]
+    return [*edges[bisect_left(edges, low) :], *edges[: bisect_right(edges, high)]]
+
+
+def _transitions(seen: ClientSpans) -> list[Span]:
+    """Return the shortest times between a refusal and a grant that certainly came after it."""
+    ends = sorted((span.end, span.begin) for span in seen.refused)
+    latest = list(accumulate((begin for _, begin in ends), max))
+    found = []
+    for grant in seen.granted:
+        place = bisect_left(ends, (grant.begin, -FOREVER))
+        if place:
+            found.append(Span(latest[place - 1], grant.end))
+    found.sort(key=lambda span: span.end - span.begin)
+    return found[:TRANSITIONS]
+
+
+def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
+    """Return one reading: the windows of every busy time placed where least contradicts the limit.
+
+    A counter forgets everything in an idle time, and its windows begin anew with the next grant. An idle time may be
+    nearly long enough: then what contradicts the limit is not settled. Neither is it if a request without an answer may
+    have been the first grant.
+    """
+    period = limit.period_us
+    begins, ends = _sorted(seen.granted)
+    settled = not seen.unknown and not seen.used_before
+    cuts = [0]
+    for k in range(1, len(begins)):
+        if begins[k] - ends[k - 1] >= 2 * period:
+            cuts.append(k)
+        elif ends[k] - begins[k - 1] >= period:
+            settled = False
+    if not begins:
+        holding = _Holding(limit, seen)
+        return Reading([], holding.explaining(holding.counter(0)), settled, partial(_fresh, limit), holding.add)
+    readings = []
+    for first, last in zip(cuts, [*cuts[1:], len(begins)], strict=True):
+        since = begins[first] if first else -FOREVER
+        until = begins[last] if last < len(begins) else FOREVER
+        busy = ClientSpans(
+            [Span(*pair) for pair in zip(begins[first:last], ends[first:last], strict=True)],
+            [span for span in seen.refused if since <= span.end and span.begin < until],
+            seen.unknown,
+            seen.used_before and not first,
+        )
+        readings.append(_anchored(limit, busy))
+
+    def add(span: Span) -> None:
+        for reading in readings:
+            reading.add(span)
+
+    return Reading(
+        [one for reading in readings for one in reading.surplus],
+        lambda span: any(reading.explains(span) for reading in readings),
+        settled,
+        readings[0].fresh,
+        add,
+    )
+
+
+def _anchored(limit: Limit, busy: ClientSpans) -> Reading:
+    """Return the reading of one busy time with its windows placed where least contradicts the limit."""
+    begins, ends = _sorted(busy.granted)
+    parts = ANCHOR_PARTS if ends[0] > begins[0] else 1
+    step = -(-(ends[0] - begins[0]) // parts)
+    best: Reading | None = None
+    fewest = math.inf
+    for anchor in range(begins[0], ends[0] + 1, max(step, 1)):
+        early = [max(begin - step, anchor) for begin in begins]
+        late = [max(end, anchor) for end in ends]
+        surplus = _surplus(limit, _counter(limit, anchor), early, late)
+        holding = _Holding(limit, busy, widened=step, first=anchor)
+        explains = holding.explaining(holding.counter(anchor))
+        many = len(surplus)
+        if many < fewest:
+            many += _count_unexplained(busy.refused, explains, fewest - many)
+        if best is None or many < fewest:
+            best, fewest = Reading(surplus, explains, True, partial(_counter, limit, anchor), holding.add), many
+        if not fewest:
+            break
+    assert best is not None
+    return best
+
+
+def _counter(limit: Limit, anchor: int) -> State:
+    """Return an unused sliding counter whose window begins at `anchor`."""
+    return Counter(anchor + 2 * limit.period_us, 0, 0)
