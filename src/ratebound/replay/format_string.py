@@ -116,7 +116,7 @@ def _part(variable: Variable, meaning: str, before: Piece, after: Piece, escaped
     elif variable.meaning == "local time" and end == " ":
         pattern = LOCAL_TIME
     elif variable.meaning == "user" and after.startswith(" ["):
-        pattern = r"[^ \n]+(?: [^ \[\n]+)*"
+        pattern = r"[^ \n]+(?: [^ \[\n]*)*"
     else:
         pattern = rf"[^\n{re.escape(end)}]*"
     if meaning in _NEVER_EMPTY:
