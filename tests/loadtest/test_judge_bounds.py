@@ -41,9 +41,9 @@ def test_an_honest_server_is_never_blamed(data: st.DataObject) -> None:
     widths = st.one_of(st.integers(0, 3), st.integers(0, together[0].period_us))
     spans = [Span(now - data.draw(widths), now + data.draw(widths)) for now in instants]
     found = contradictions(together, seen(spans, decide(together, instants, origin)))
-    assert not found.count or not found.settled, found
+    assert not found.total or not found.settled, found
     if len(together) == 1 and together[0].algorithm in (*BUCKETS, "sliding-log"):
-        assert not found.count
+        assert not found.total
         assert found.at_most >= sum(decide(together, instants, origin))
 
 
@@ -58,7 +58,7 @@ def test_an_honest_server_is_not_blamed_for_unknown_answers(data: st.DataObject)
     known = seen([span for span, _ in kept], [granted for _, granted in kept])
     unknown = [Span(now, now) for now, gone in zip(instants, lost, strict=True) if gone]
     found = contradictions([limit], known._replace(unknown=unknown))
-    assert not found.count or not found.settled, found
+    assert not found.total or not found.settled, found
 
 
 @settings(max_examples=300)
@@ -70,7 +70,7 @@ def test_earlier_use_explains_refusals(data: st.DataObject) -> None:
     first = data.draw(st.integers(1, len(instants) - 1))
     spans = [Span(now, now) for now in instants]
     found = contradictions([limit], seen(spans[first:], answers[first:])._replace(used_before=True))
-    assert not found.count or not found.settled, found
+    assert not found.total or not found.settled, found
 
 
 @settings(max_examples=300)
@@ -126,7 +126,7 @@ def test_more_than_two_windows_hold_is_too_much_at_every_alignment() -> None:
 def test_grants_within_wide_spans_are_counted_together() -> None:
     limit = Limit(100, 60 * SECOND, 0, "sliding-log")
     spans = [Span(0, SECOND)] * 101
-    assert not contradictions([limit], ClientSpans(spans[:100], [])).count
+    assert not contradictions([limit], ClientSpans(spans[:100], [])).total
     found = contradictions([limit], ClientSpans(spans, []))
     assert [(one.span, one.free_at) for one in found.surplus] == [(Span(0, SECOND), 60 * SECOND)]
     assert found.at_most == 100
@@ -137,6 +137,6 @@ def test_a_grant_must_fit_every_limit_and_a_refusal_one() -> None:
     instants = [0, 1, 2, SECOND, SECOND + 1]
     assert decide([second, minute], instants) == [True, True, False, True, False]
     honest = seen([Span(now, now) for now in instants], [True, True, False, True, False])
-    assert not contradictions([second, minute], honest).count
+    assert not contradictions([second, minute], honest).total
     assert len(contradictions([second], honest).unfounded) == 1
     assert len(contradictions([minute], honest).unfounded) == 1

@@ -1,10 +1,15 @@
 """The retry budget: retries are at most a share of requests, however many calls fail.
 
 Retries without a budget multiply the load on a server that is in trouble already: four attempts for each call are four
-times the traffic. All calls of a client share one budget. In any sliding period it allows `share` of the requests that
-were sent in it, or `floor` retries if that is more, so that a client with little traffic can retry at all. With steady
-traffic of at least floor / share requests in a period, clients send at most 1 + share times what they would without
-retries, from the first request of an outage on.
+times the traffic. All calls of a client share one budget. A retry has room if two things are true:
+
+- With it, retries of the last `period` are at most `share` of the requests that were sent in it.
+- Requests have paid for it: each pays `share` of a retry, once. What is not used is kept for one period at most.
+
+It also has room if there were fewer than `floor` retries in the last period, so that a client with little traffic can
+retry at all. Later requests pay for these first. So with steady traffic of at least 2 · floor / share requests in a
+period (2 per second by default) the floor adds nothing, and a client that meets an outage at its start sends at most
+1 + share times its requests. One that has saved up before sends up to share · requests of one period more.
 
 The period is a ring of counters: memory is constant, and so is the work of a call.
 """
@@ -18,13 +23,14 @@ from typing import Final
 from ratebound.fork import renew_in_children
 
 PARTS: Final = 30  # of a period: the oldest is forgotten as a whole, so the period is at most 1/30 shorter than it says
+ONE: Final = 1 - 1e-9  # ten tenths are a little less than one
 
 
 class RetryBudget:
     """A thread-safe budget of retries, shared by all calls that are given this object.
 
     `share` of requests may be retried within `period` seconds, and at least `floor` of them. The defaults (10 %, 30 s,
-    3) let one call make all its three retries every half a minute; from one request per second on, the share counts.
+    3) let one call make all its three retries every half a minute; from two requests per second on, the share counts.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class RetryBudget:
         self._clock = clock
         self._part = period / PARTS
         self._ring = [(0, 0)] * PARTS  # (requests, retries) of each part of the period
+        self._credit = 0.0  # retries that requests have paid for; negative while the floor is not paid back
         self._requests = 0  # the sums over the ring
         self._retries = 0
         self._number = math.floor(clock() / self._part)  # of the newest part
@@ -64,13 +71,16 @@ class RetryBudget:
             requests, retries = self._ring[at]
             self._ring[at] = requests + 1, retries
             self._requests += 1
+            self._credit = min(self._credit + self.share, self.share * self._requests)
 
     def take(self) -> bool:
         """Count one retry and return True, or return False if there is no room for it."""
         with self._lock:
             self._move_on()
-            if self._retries + 1 > max(self.floor, self.share * self._requests):
+            paid = self._credit >= ONE and self._retries + 1 <= self.share * self._requests
+            if not paid and self._retries >= self.floor:
                 return False
+            self._credit = max(self._credit - 1, -float(self.floor))
             at = self._number % PARTS
             requests, retries = self._ring[at]
             self._ring[at] = requests, retries + 1
@@ -89,4 +99,5 @@ class RetryBudget:
             self._requests -= requests
             self._retries -= retries
             self._ring[newer % PARTS] = 0, 0
+        self._credit = min(self._credit, self.share * self._requests)
         self._number = max(self._number, number)

@@ -39,7 +39,9 @@ def read_advice(status: int, headers: Lines, *, body: bytes | None = None, now: 
     if wait is None and refused:
         wait = told.retry_after
         if wait is None and reason in ("rate", "concurrency", "secondary"):
-            wait = max((q.reset_after for q in quotas if q.remaining == 0 and q.reset_after is not None), default=None)
+            wait = _last_reset(quotas, 0)
+            if wait is None:
+                wait = _last_reset(quotas, None)
         if wait is None and reason == "secondary":
             wait = SECONDARY_WAIT
     should_retry = told.should_retry
@@ -92,6 +94,12 @@ def _retry_after(received: ReceivedFields) -> float | None:
         return capped(float(text) - received.age)
     instant = http_date(text)
     return None if instant is None else capped(instant - received.now)
+
+
+def _last_reset(quotas: list[Quota], remaining: int | None) -> float | None:
+    """Return the longest reset of the quotas of which this much remains."""
+    found = [quota.reset_after for quota in quotas if quota.remaining == remaining]
+    return max((reset for reset in found if reset is not None), default=None)
 
 
 def _reason(status: int, vendor: str, received: ReceivedFields, told: BodyAdvice, quotas: list[Quota]) -> str:

@@ -15,14 +15,20 @@ SALVAGED = re.compile(r'"([ !#-\[\]-~]{1,64})"((?: *; *[a-z]{1,2}=[0-9]{1,15}){1
 DOUBLE_NAME = re.compile(r'"([ !#-\[\]-~]{1,64})" *; *"')
 PARAMETER = re.compile(r"([a-z]{1,2})=([0-9]{1,15})")
 WINDOWS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "month": 2_592_000, "year": 31_536_000}
+KONG_FIELDS = {
+    unit: (length, f"x-ratelimit-limit-{unit}", f"x-ratelimit-remaining-{unit}") for unit, length in WINDOWS.items()
+}
 PREFIXES = {"ratelimit": "draft-06", "x-ratelimit": "x-ratelimit", "x-rate-limit": "x-rate-limit"}
 
 
 def read_drafts(received: ReceivedFields) -> tuple[str, list[Quota]]:
     """Return the quotas of the newest convention in a response, and its style; "" without any."""
-    style, found = _named(received)
-    if not found:
-        style, found = "draft-07", _dictionary(received)
+    style = ""
+    found: list[Quota] = []
+    if received.get("ratelimit") or received.get("ratelimit-policy"):
+        style, found = _named(received)
+        if not found:
+            style, found = "draft-07", _dictionary(received)
     if not found:
         for prefix, its_style in PREFIXES.items():
             style, found = its_style, _three(received, prefix)
@@ -42,7 +48,8 @@ def _named(received: ReceivedFields) -> tuple[str, list[Quota]]:
     policy_text = received.get("ratelimit-policy")
     extra = DOUBLE_NAME.match(policy_text)
     kind = "window" if extra and extra[1] == "fixed window" else ""
-    policies = {_identity(item): item.parameters for item in _items(policy_text)}
+    policy_items = _items(policy_text)
+    policies = {_identity(item): item.parameters for item in policy_items}
     by_name: dict[str, dict[str, Bare]] = {}
     for (key, _), policy in policies.items():
         by_name.setdefault(key, policy)
@@ -59,7 +66,7 @@ def _named(received: ReceivedFields) -> tuple[str, list[Quota]]:
         if remaining is not None:
             quotas[identity] = _quota(str(item.value), partition, policy, remaining, after, kind)
     told = {key for key, _ in quotas}
-    for item in _items(policy_text):
+    for item in policy_items:
         key, partition = identity = _identity(item)
         if key not in told and _count(item.parameters.get("q")) is not None:
             quotas[identity] = _quota(str(item.value), partition, item.parameters, None, None, kind)
@@ -154,8 +161,8 @@ def _with_policies(quota: Quota, policies: dict[int, Item]) -> list[Quota]:
 def _windows(received: ReceivedFields) -> list[Quota]:
     """Read Kong's fields: `X-RateLimit-Remaining-Minute`."""
     found = []
-    for unit, length in WINDOWS.items():
-        limit, remaining = (received.count(f"x-ratelimit-{part}-{unit}") for part in ("limit", "remaining"))
+    for unit, (length, limit_name, remaining_name) in KONG_FIELDS.items():
+        limit, remaining = received.count(limit_name), received.count(remaining_name)
         if limit is not None or remaining is not None:
             found.append(Quota(unit, limit, remaining, length, kind="window"))
     return found

@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 Lines = Iterable[tuple[str, str]] | Mapping[str, str]
 
 MAX_FIELD = 65_536  # characters, of all lines of one name
+MAX_NAME = 128
 MAX_NAMES = 1_000
 MOST_SECONDS = 366 * 86_400.0  # of a wait: the longest window that anybody announces is a year
 EPOCH = 1_000_000_000  # a number from here on is an instant and not a wait
@@ -40,16 +42,24 @@ class ReceivedFields:
     """The fields of one response by lower-case name. `now` is when it was received, on the server's clock if its Date
     tells it; `age` is the time that it spent in a cache."""
 
-    __slots__ = ("age", "fields", "now")
+    __slots__ = ("_instant", "_now", "age", "fields")
 
     def __init__(self, headers: Lines, now: float | None = None) -> None:
         self.fields = _by_name(headers.items() if isinstance(headers, Mapping) else headers)
         self.age = self.whole("age") or 0
-        date = http_date(self.get("date"))
-        if date is not None:
-            self.now = date + self.age
-        else:
-            self.now = time.time() if now is None else now
+        self._now = now
+        self._instant: float | None = None
+
+    @property
+    def now(self) -> float:
+        """The Unix time at which the response was received."""
+        if self._instant is None:
+            date = http_date(self.get("date"))
+            if date is not None:
+                self._instant = date + self.age
+            else:
+                self._instant = time.time() if self._now is None else self._now
+        return self._instant
 
     def get(self, name: str) -> str:
         """Return the value of a field, "" without one."""
@@ -150,13 +160,20 @@ def _script_date(text: str) -> float | None:
     return http_date(f"{day} {month} {year} {clock} {zone}")
 
 
+@lru_cache(2048)  # the same few names come with every response
+def _wanted(name: str) -> str:
+    """Return a name in lower case, "" if its field is not kept."""
+    name = name.lower()
+    return name if WANTED.search(name) else ""
+
+
 def _by_name(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the wanted fields. The lines of a limit's field are joined; of others the first line counts."""
     found: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
     for name, value in headers:
-        name = name.lower()
-        if len(name) > 128 or not WANTED.search(name):
+        name = _wanted(name) if len(name) <= MAX_NAME else ""
+        if not name:
             continue
         value = value.strip(" \t")
         if name not in found:

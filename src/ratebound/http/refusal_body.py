@@ -14,7 +14,7 @@ THROTTLE = b'"throttleStatus"'
 PROBLEMS = {"temporary-reduced-capacity": "overloaded", "abnormal-usage-detected": "abuse", "quota-exceeded": "rate"}
 # Refusals that no wait ends: credit is spent, or an account is not paid.
 SPENT = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error", "access_terminated"}
-SPENT_WORDS = ("spend limit", "spending limit", "credit balance", "usage limits", "exceeded your current quota, please")
+SPENT_WORDS = ("spend limit", "spending limit", "credit balance", "specified api usage limits")
 
 
 class BodyAdvice(NamedTuple):

@@ -1,6 +1,7 @@
 """The rate-limit fields that one vendor has made up, and the marks by which a vendor's responses are known."""
 
 import re
+from functools import lru_cache
 
 from ratebound.http.quota import Quota
 from ratebound.http.ratelimit_fields import MOST_QUOTAS, WINDOWS
@@ -22,13 +23,14 @@ MARKS = {
     "Kong": re.compile(r"x-kong-|x-ratelimit-remaining-(?:second|minute|hour|day|month|year)$"),
     "X": re.compile(r"x-connection-hash$|x-transaction-id$|x-(?:app|user)-limit-[0-9]{1,4}hour-limit$"),
 }
+VENDORS = tuple(MARKS)
 KINDS = dict.fromkeys(("GitHub", "Okta", "Discord", "Zendesk", "GitLab", "Kong", "Reddit", "X"), "window")
 MODEL = re.compile(
-    r"x-ratelimit-(?:limit|remaining)-((?:[a-z]{1,16}-){0,2}?(requests|tokens|images)(?:_usage_based)?"
+    r"x-rate-?limit-(?:limit|remaining|reset)-((?:[a-z]{1,16}-){0,2}?(requests|tokens|images)(?:_usage_based)?"
     r"(?:-(second|minute|hour|day))?)"
 )
 ANTHROPIC = re.compile(
-    r"(anthropic-(?:ratelimit|priority))-((?:[a-z]{1,16}-){0,2}?(requests|(?:input-|output-)?tokens))-(?:limit|remaining)"
+    r"(anthropic-(ratelimit|priority)-((?:[a-z]{1,16}-){0,2}?(requests|(?:input-|output-)?tokens)))-(?:limit|remaining)"
 )
 UNIFIED = re.compile(r"anthropic-ratelimit-unified-(([0-9]{1,3})([hd])(?:_[a-z]{1,16})?)-utilization")
 SHARE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,18})?")
@@ -36,15 +38,14 @@ CALL_LIMIT = re.compile(r"([0-9]{1,15})/([0-9]{1,15})")
 ENDPOINT = re.compile(r"zendesk-ratelimit-([a-z0-9_-]{1,64})")
 ENDPOINT_VALUE = re.compile(r"total=([0-9]{1,15}); *remaining=([0-9]{1,15}); *resets=([0-9]{1,15})")
 LONG_LIMIT = re.compile(r"x-((?:app|user)-limit-([0-9]{1,4})hour)-(?:limit|remaining)")
-SHOPIFY_REFILL = 20  # seconds: on every plan a bucket of 20 times its leak rate, see Shopify's API limits
+SHOPIFY_REFILL = 20  # seconds: no field tells it; Shopify documents 2 a second for a bucket of 40, 20 for one of 400
 
 
 def vendor_of(received: ReceivedFields) -> str:
     """Return the vendor whose fields these are, "" if it is not known."""
-    names = list(received.fields)
-    for vendor, mark in MARKS.items():
-        if any(mark.match(name) for name in names):
-            return vendor
+    ranks = [rank for rank in map(_rank, received.fields) if rank >= 0]
+    if ranks:
+        return VENDORS[min(ranks)]
     if received.get("server").lower() == "github.com":
         return "GitHub"
     if received.get("x-ratelimit-used") and received.get("x-ratelimit-remaining"):
@@ -54,6 +55,12 @@ def vendor_of(received: ReceivedFields) -> str:
     if re.match(r'"[^"]{1,64}" *; *"', received.get("ratelimit-policy")):
         return "Hugging Face"
     return ""
+
+
+@lru_cache(2048)
+def _rank(name: str) -> int:
+    """Return the place in VENDORS of the vendor that sends a field, -1 without one."""
+    return next((rank for rank, mark in enumerate(MARKS.values()) if mark.match(name)), -1)
 
 
 def in_words_of_vendor(vendor: str, received: ReceivedFields, quota: Quota) -> Quota:
@@ -73,12 +80,20 @@ def in_words_of_vendor(vendor: str, received: ReceivedFields, quota: Quota) -> Q
 def read_vendor_fields(received: ReceivedFields) -> list[Quota]:
     """Return the quotas that vendors report in fields of their own."""
     found: dict[str, Quota] = {}
+    seen: set[str] = set()  # fields of which another part was read
     for name in received.fields:
         quota = None
-        if name.startswith("x-ratelimit-"):
-            quota = _of_model(received, name)
+        if name.startswith(("x-ratelimit-", "x-rate-limit-")):
+            match = MODEL.fullmatch(name)
+            if match is not None and match[1] not in found:
+                quota = _of_model(received, match)
         elif name.startswith("anthropic-"):
-            quota = _of_anthropic(received, name)
+            match = ANTHROPIC.fullmatch(name)
+            if match is None:
+                quota = _of_unified(received, name)
+            elif match[1] not in seen:
+                seen.add(match[1])
+                quota = _of_anthropic(received, match)
         elif name == "x-shopify-shop-api-call-limit":
             quota = _of_shop(received.get(name))
         elif name.startswith("zendesk-ratelimit-"):
@@ -92,29 +107,29 @@ def read_vendor_fields(received: ReceivedFields) -> list[Quota]:
     return list(found.values())
 
 
-def _of_model(received: ReceivedFields, name: str) -> Quota | None:
-    """Read OpenAI's fields, which Azure and others copy: one set for each of requests and tokens."""
-    match = MODEL.fullmatch(name)
-    if match is None:
-        return None
-    limit, remaining = (received.count(f"x-ratelimit-{part}-{match[1]}") for part in ("limit", "remaining"))
-    if limit is None and remaining is None:
+def _of_model(received: ReceivedFields, match: re.Match[str]) -> Quota | None:
+    """Read OpenAI's fields, which Azure and others copy: one set for each of requests and tokens.
+
+    Azure sends -1 for numbers that it does not know, and may send a reset alone, in a field of another spelling.
+    """
+    limit = received.count(f"x-ratelimit-limit-{match[1]}")
+    remaining = received.count(f"x-ratelimit-remaining-{match[1]}")
+    reset = received.reset(f"x-ratelimit-reset-{match[1]}")
+    if reset is None:
+        reset = received.reset(f"x-rate-limit-reset-{match[1]}")
+    if limit is None and remaining is None and not reset:
         return None
     window = WINDOWS[match[3]] if match[3] else None
-    reset = received.reset(f"x-ratelimit-reset-{match[1]}")
     return Quota(match[1], limit, remaining, window, reset, match[2], kind="bucket")
 
 
-def _of_anthropic(received: ReceivedFields, name: str) -> Quota | None:
-    match = ANTHROPIC.fullmatch(name)
-    if match is None:
-        return _of_unified(received, name)
-    field = f"{match[1]}-{match[2]}"
+def _of_anthropic(received: ReceivedFields, match: re.Match[str]) -> Quota | None:
+    field, tier, name, unit = match.groups()
     limit, remaining = received.count(f"{field}-limit"), received.count(f"{field}-remaining")
     if limit is None and remaining is None:
         return None
-    own_name = f"priority-{match[2]}" if match[1].endswith("priority") else match[2]
-    return Quota(own_name, limit, remaining, None, received.reset(f"{field}-reset"), match[3], kind="bucket")
+    own_name = f"priority-{name}" if tier == "priority" else name
+    return Quota(own_name, limit, remaining, None, received.reset(f"{field}-reset"), unit, kind="bucket")
 
 
 def _of_unified(received: ReceivedFields, name: str) -> Quota | None:

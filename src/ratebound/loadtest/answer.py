@@ -15,6 +15,7 @@ ERRORS = (
     "closed",  # the server closed the connection before its answer was complete
     "malformed",  # bytes that are no HTTP
     "too-large",  # an answer above the bound
+    "no-http2",  # the server does not speak HTTP/2
     "stream",  # HTTP/2: the server reset the stream or rejected it with GOAWAY
     "unsent",  # no connection became free, or too many requests were in flight
     "aborted",  # the run ended before the answer came

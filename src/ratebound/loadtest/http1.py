@@ -93,6 +93,11 @@ class Http1Wire:
 
     # The pool calls these
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no exchange is on its way."""
+        return self._exchange is None
+
     def send(self, exchange: Exchange) -> None:
         """Send a request now."""
         self.room = 0
@@ -118,7 +123,7 @@ class Http1Wire:
     def _end(self) -> None:
         if not self._is_closed:
             self.close()
-            self._pool.ended(self)
+            self._pool.ended(self, CLOSED)
 
     def _fail(self, error: int) -> None:
         exchange, self._exchange = self._exchange, None
@@ -131,6 +136,7 @@ class Http1Wire:
     def connection_made(self, transport: Any) -> None:
         """Begin a connection."""
         self._transport = transport
+        self._pool.made(self)
 
     def data_received(self, data: bytes) -> None:
         """Read a part of an answer."""

@@ -15,6 +15,7 @@ from ratebound.loadtest.answer import ERROR_NUMBERS
 from ratebound.loadtest.exchange import Exchange, Finish, LoadWire, now
 
 MAX_IDLE = 4.0  # seconds. Common servers close idle connections after 5: a request must not meet that
+SETTINGS_LOOK = 0.05  # seconds
 
 CONNECT = ERROR_NUMBERS["connect"]
 TLS = ERROR_NUMBERS["tls"]
@@ -25,7 +26,7 @@ NewWire = Callable[["WirePool", Finish], LoadWire]
 class ConnectionCap:
     """The number of open connections of all pools, and the pools that wait for one."""
 
-    __slots__ = ("most", "open", "peak", "starving", "was_reached")
+    __slots__ = ("idle", "most", "open", "peak", "starving", "was_reached")
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -33,9 +34,13 @@ class ConnectionCap:
         self.peak = 0
         self.was_reached = False
         self.starving: dict[WirePool, None] = {}
+        self.idle: dict[LoadWire, WirePool] = {}  # the one that is idle longest is first
 
     def take(self) -> bool:
-        """Count one more connection. Return False if there may be no more."""
+        """Count one more connection, if need be instead of an idle one. Return False if there may be no more."""
+        if self.open >= self.most and self.idle:
+            wire, pool = next(iter(self.idle.items()))
+            pool.drop(wire)
         if self.open >= self.most:
             self.was_reached = True
             return False
@@ -69,7 +74,6 @@ class WirePool:
         "_tls",
         "_waiting",
         "_wires",
-        "opened",
     )
 
     def __init__(
@@ -92,47 +96,44 @@ class WirePool:
         self._tls = tls
         self._timeout = timeout
         self._per_wire = per_wire  # exchanges that a new connection is expected to carry at once
-        self._ready: list[Any] = []  # connections with room; the one used last is at the end
+        self._ready: dict[LoadWire, None] = {}  # connections with room; the one used last is at the end
         self._wires: set[LoadWire] = set()
         self._waiting: deque[Exchange] = deque()
-        self._connecting = 0
+        self._connecting: set[LoadWire] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.opened = 0
 
     def send(self, exchange: Exchange) -> None:
         """Send a request now, or as soon as a connection has room for it."""
         ready = self._ready
         while ready:
-            wire = ready[-1]
-            if wire.room <= 0:
-                ready.pop()
-                continue
-            wire.send(exchange)
-            if wire.room <= 0:
-                ready.pop()
-            return
+            wire, _ = ready.popitem()
+            self._cap.idle.pop(wire, None)
+            if wire.room > 0:
+                wire.send(exchange)
+                if wire.room > 0:
+                    ready[wire] = None
+                return
         self._waiting.append(exchange)
         self.grow()
 
     def grow(self) -> None:
         """Open a connection if more requests wait than the connections that are being opened can carry."""
-        while len(self._waiting) > self._connecting * self._per_wire:
+        while len(self._waiting) > len(self._connecting) * self._per_wire:
             if not self._cap.take():
                 self._cap.starving[self] = None
                 return
-            self._connecting += 1
-            task = asyncio.get_running_loop().create_task(self._connect())
+            wire = self._new_wire(self, self._finish)
+            self._connecting.add(wire)
+            task = asyncio.get_running_loop().create_task(self._connect(wire))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self) -> None:
+    async def _connect(self, wire: Any) -> None:
         loop = asyncio.get_running_loop()
-        wire: Any = self._new_wire(self, self._finish)
         origin, address = self._server
-        error = CONNECT
+        name = origin.host if self._tls else None
         try:
             async with asyncio.timeout(self._timeout):
-                name = origin.host if self._tls else None
                 if address.startswith("/"):
                     await loop.create_unix_connection(lambda: wire, address, ssl=self._tls, server_hostname=name)
                 else:
@@ -140,34 +141,24 @@ class WirePool:
                     await loop.create_connection(
                         lambda: wire, address, origin.port, ssl=self._tls, server_hostname=name, local_addr=local
                     )
-            error = 0
+                while wire in self._connecting:  # HTTP/2 begins with the server's settings
+                    await asyncio.sleep(SETTINGS_LOOK)
         except ssl.SSLError:
-            error = TLS
+            self._not_made(wire, TLS)
         except (OSError, TimeoutError):
-            pass
-        finally:
-            self._connecting -= 1
-            if error:
-                wire.close()
-        if error:
-            self._failed(error)
-        else:
-            self.opened += 1
-            self._wires.add(wire)
-            if wire.room > 0:
-                self.released(wire)
+            self._not_made(wire, CONNECT)
 
-    def _failed(self, error: int) -> None:
-        """Give the request that has waited longest this error, and try again for the others."""
-        while self._waiting:
-            exchange = self._waiting.popleft()
-            if not exchange.is_over:
-                self._finish(exchange, 0, error)
-                break
-        self._cap.give_back()
-        self.grow()
+    def _not_made(self, wire: LoadWire, error: int) -> None:
+        wire.close()
+        self.ended(wire, error)
 
-    def released(self, wire: Any) -> None:
+    def made(self, wire: LoadWire) -> None:
+        """Use a new connection. It can carry requests from now on."""
+        self._connecting.discard(wire)
+        self._wires.add(wire)
+        self.released(wire)
+
+    def released(self, wire: LoadWire) -> None:
         """Use a connection that has room now."""
         waiting = self._waiting
         while waiting and wire.room > 0:
@@ -175,42 +166,59 @@ class WirePool:
             if not exchange.is_over:
                 wire.send(exchange)
         if wire.room > 0:
-            if self._cap.starving and self not in self._cap.starving and wire.room >= self._per_wire:
-                wire.close()  # another source address needs the place
-                self.ended(wire)
-            elif wire not in self._ready[-1:] and (self._per_wire == 1 or wire not in self._ready):
-                self._ready.append(wire)
+            if self._cap.starving and self not in self._cap.starving and wire.is_idle:
+                self.drop(wire)  # another source address needs the place
+            else:
+                self._ready[wire] = None
+                if wire.is_idle:
+                    self._cap.idle[wire] = self
 
-    def ended(self, wire: LoadWire) -> None:
-        """Forget a connection that has ended."""
-        if wire in self._wires:
+    def ended(self, wire: LoadWire, error: int) -> None:
+        """Forget a connection that has ended. If it carried nothing yet, the oldest waiting request gets the error."""
+        if wire in self._connecting:
+            self._connecting.discard(wire)
+            self._fail_oldest(error)
+        elif wire in self._wires:
             self._wires.discard(wire)
-            if wire in self._ready:
-                self._ready.remove(wire)
-            self._cap.give_back()
-            self.grow()
+            self._ready.pop(wire, None)
+            self._cap.idle.pop(wire, None)
+        else:
+            return
+        self._cap.give_back()
+        self.grow()
+
+    def _fail_oldest(self, error: int) -> None:
+        while self._waiting:
+            exchange = self._waiting.popleft()
+            if not exchange.is_over:
+                self._finish(exchange, 0, error)
+                return
+
+    def drop(self, wire: LoadWire) -> None:
+        """Close an idle connection."""
+        wire.close()
+        self.ended(wire, 0)
 
     def close_idle(self, older: float) -> None:
         """Close connections that were used last before this time, and carry nothing."""
-        while self._ready and self._ready[0].used < older and self._ready[0].room >= self._per_wire:
-            wire = self._ready[0]
-            wire.close()
-            self.ended(wire)
+        for wire in list(self._ready):
+            if wire.used >= older:
+                break
+            if wire.is_idle:
+                self.drop(wire)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all connections."""
         for task in self._tasks:
             task.cancel()
-        for wire in self._wires:
+        for wire in (*self._wires, *self._connecting):
             wire.close()
         self._wires.clear()
+        self._connecting.clear()
         self._ready.clear()
         self._waiting.clear()
-
-    @property
-    def size(self) -> int:
-        """The number of open connections."""
-        return len(self._wires)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 def oldest_useful() -> float:

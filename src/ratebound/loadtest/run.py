@@ -20,16 +20,18 @@ from ratebound.loadtest.addresses import CheckedServer, checked_servers
 from ratebound.loadtest.answer import ERROR_NUMBERS, ERRORS, Answers
 from ratebound.loadtest.exchange import AdviceCache, Exchange, RawLines, now
 from ratebound.loadtest.http1 import Http1Wire, request_bytes
-from ratebound.loadtest.identities import weighted
-from ratebound.loadtest.plan import LoadPlan, Origin
-from ratebound.loadtest.pool import ConnectionCap, WirePool, oldest_useful
+from ratebound.loadtest.identities import ClientMarks, weighted
+from ratebound.loadtest.plan import LoadPlan, LoadTarget, Origin
+from ratebound.loadtest.pool import ConnectionCap, NewWire, WirePool, oldest_useful
 from ratebound.loadtest.progress import LatencyHistogram, Progress, ProgressCounts
+from ratebound.loadtest.wake_up import WakeUp
 
 TICK = 0.05  # seconds between looks at timeouts
 PROGRESS = 5  # ticks between two calls of on_progress: 0.25 s
 AT_ONCE = 128  # requests that are sent before answers are read again
 DRAIN = 1.0  # seconds that answers may still take after an interruption
 LATE = 0.010  # seconds. A sender that is later than this, in 1 of 100 requests, has not kept its schedule
+USUAL_STREAMS = 100  # that a server of HTTP/2 takes on one connection
 MAX_REQUESTS = 20_000  # different requests whose bytes are kept
 
 TIMEOUT = ERROR_NUMBERS["timeout"]
@@ -37,6 +39,7 @@ CONNECT = ERROR_NUMBERS["connect"]
 UNSENT = ERROR_NUMBERS["unsent"]
 ABORTED = ERROR_NUMBERS["aborted"]
 
+NewRequest = Callable[[LoadTarget, ClientMarks], Any]
 OnProgress = Callable[[Progress], object]
 
 
@@ -130,6 +133,7 @@ class _LoadSender:
         self._most_delay = 0.0
         self._cap = ConnectionCap(plan.max_connections)
         self._tls = _tls_context(plan)
+        self._new_wire, self._new_request = _protocol(plan)
         self._pools: dict[tuple[Origin, str | None], WirePool] = {}
         self._requests: dict[tuple[int, int], tuple[WirePool, Any]] = {}
         self._due_times = plan.arrivals.due_times()
@@ -150,7 +154,7 @@ class _LoadSender:
         self._ended_by = "schedule"
         self._failure: BaseException | None = None
         self._over = asyncio.Event()
-        self._wake: asyncio.Handle | None = None
+        self._wake_up: WakeUp
         self._tick: asyncio.Handle | None = None
 
     async def run(self, stop: asyncio.Event | None) -> LoadRun:
@@ -159,6 +163,7 @@ class _LoadSender:
         stopping = None if stop is None else self._loop.create_task(stop.wait())
         if stopping is not None:
             stopping.add_done_callback(self._interrupted)
+        self._wake_up = WakeUp(self._pump)
         started, cpu = time.time(), time.process_time()
         self._zero = now()
         try:
@@ -167,14 +172,14 @@ class _LoadSender:
             await self._over.wait()
         finally:
             elapsed = now() - self._zero
-            for handle in (self._wake, self._tick):
-                if handle is not None:
-                    handle.cancel()
+            self._wake_up.close()
+            if self._tick is not None:
+                self._tick.cancel()
             if stopping is not None:
                 stopping.cancel()
             self._abort_all()
             for pool in self._pools.values():
-                pool.close()
+                await pool.close()
         if self._failure is not None:
             raise self._failure
         if self._on_progress is not None:
@@ -187,15 +192,14 @@ class _LoadSender:
     def _pump(self) -> None:
         """Send all requests that are due, and wake up for the next."""
         try:
-            self._wake = None
             for _ in range(AT_ONCE):
                 wait = self._send_next()
                 if wait is None:
                     return
                 if wait > 0:
-                    self._wake = self._loop.call_later(wait, self._pump)
+                    self._wake_up.set(now() + wait)
                     return
-            self._wake = self._loop.call_soon(self._pump)
+            self._wake_up.set(now())  # after answers that have come
         except Exception as error:
             self._fail(error)
 
@@ -253,13 +257,14 @@ class _LoadSender:
             pool = self._pools[key] = WirePool(
                 self._servers[wanted.origin],
                 marks.source,
-                Http1Wire,
+                self._new_wire,
                 self._finish,
                 self._cap,
                 tls=self._tls if wanted.origin.is_tls else None,
                 timeout=self._plan.timeout,
+                per_wire=USUAL_STREAMS if self._plan.http2 else 1,
             )
-        found = pool, request_bytes(wanted, marks)
+        found = pool, self._new_request(wanted, marks)
         if len(self._requests) < MAX_REQUESTS:
             self._requests[target, client] = found
         return found
@@ -306,11 +311,8 @@ class _LoadSender:
             self._probes_left += 1  # the client rests until the end
             return
         heapq.heappush(self._probe_times, (when, client, target))
-        if self._probe_times[0][1] == client and self._wake is not None:
-            self._wake.cancel()
-            self._wake = self._loop.call_soon(self._pump)
-        elif self._wake is None and self._next is None:
-            self._wake = self._loop.call_soon(self._pump)
+        if self._probe_times[0][1] == client:
+            self._wake_up.set(now())
 
     def _send_probe(self, when: float, client: int, target: int, elapsed: float) -> None:
         until = self._resting.get(client, when)
@@ -447,6 +449,14 @@ class _LoadSender:
             yield f"{answers.dropped} answers were not kept: the bound is {plan.max_answers}."
         if answers.advice_dropped:
             yield "There were too many different rate limit headers: those of some answers were not kept."
+
+
+def _protocol(plan: LoadPlan) -> tuple[NewWire, NewRequest]:
+    if not plan.http2:
+        return Http1Wire, request_bytes
+    from ratebound.loadtest.http2 import Http2Wire, request_fields  # needs a package that HTTP/1.1 does not
+
+    return Http2Wire, request_fields
 
 
 def _tls_context(plan: LoadPlan) -> ssl.SSLContext | None:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ratebound.errors import RateboundError
 
-BLOCK = 1 << 18
+BLOCK = 1 << 16  # larger blocks are slower: their entries do not fit into the caches of a processor
 LONGEST_LINE = 1 << 16
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -59,21 +59,35 @@ class LogFile:
         self.bytes_total: int | None = None
         self.problem = ""  # why the file was not read to its end
         self._block = block
+        self._file: BinaryIO | None = None
         if self.name == "-":
-            self._file: BinaryIO = sys.stdin.buffer
+            self._file = sys.stdin.buffer
+            return
+        file = _open(self.name)
+        state = os.fstat(file.fileno())
+        if stat.S_ISREG(state.st_mode):
+            self.bytes_total = state.st_size
+            file.close()  # until it is read: there may be more files than a process may have open
         else:
-            self._file = _open(self.name)
-            state = os.fstat(self._file.fileno())
-            if stat.S_ISREG(state.st_mode):
-                self.bytes_total = state.st_size
+            self._file = file
+
+    @property
+    def repeatable(self) -> bool:
+        """Return True if the file can be read again: it is not a pipe or the standard input."""
+        return self.bytes_total is not None
 
     def close(self) -> None:
         """Close the file; the standard input stays open."""
-        if self.name != "-":
+        if self._file is not None and self.name != "-":
             self._file.close()
+            self._file = None
 
     def blocks(self) -> Iterator[Block]:
         """Yield the lines of the file."""
+        if self._file is None:
+            self._file = _open(self.name)
+        self.bytes_read = 0
+        self.problem = ""
         rest = b""
         skipping = False
         too_long = 0
@@ -157,6 +171,7 @@ class LogFile:
         size = self._block
         if self.bytes_total is not None:
             size = min(size, self.bytes_total - self.bytes_read)
+        assert self._file is not None
         try:
             data = self._file.read1(size) if isinstance(self._file, io.BufferedReader) else self._file.read(size)
         except OSError as error:

@@ -4,15 +4,13 @@ A busy log has many lines per second, so texts of times are read once and kept: 
 tenth of reading it. Each table is bounded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
 SECOND = 1_000_000
 KEPT = 50_000  # texts in one table
-LATEST = 253_402_300_800 * SECOND  # the year 10000
-MONTHS = dict(
-    zip(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], range(1, 13), strict=True)
-)
+NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MONTHS = dict(zip(NAMES, range(1, 13), strict=True))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -49,10 +47,22 @@ def read_local_time(text: str) -> int:
 
 def read_iso_time(text: str) -> int:
     """Return a time in ISO 8601; without an offset it is in UTC. Raises ValueError if the text is none."""
-    moment = datetime.fromisoformat(text.strip().replace(" UTC", "Z"))
+    size = len(text)
+    if 21 < size < 31 and text[19] == "." and text[-1] == "Z":
+        part = text[20:-1]
+        if part.isdecimal() and part.isascii():
+            return _seconds[text[:19]] + int(part[:6].ljust(6, "0"))
+    return _read_whole_iso_time(text)
+
+
+def _read_whole_iso_time(text: str) -> int:
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - EPOCH) // MICROSECOND
+
+
+_seconds = Kept(_read_whole_iso_time)  # the same second is written with many fractions
 
 
 def read_epoch(number: float) -> int:
@@ -77,6 +87,36 @@ def read_epoch_text(text: str) -> int:
     if point and len(whole) == 10 and len(part) in (3, 6) and whole.isdecimal() and part.isdecimal():
         return int(whole) * SECOND + int(part.ljust(6, "0"))
     return read_epoch(float(text))
+
+
+def read_epoch_column(texts: Sequence[str]) -> list[int] | None:
+    """Return the times of numbers like 1794830400.123, or None if some are written differently."""
+    joined = ",".join(texts)
+    count = len(texts)
+    if len(joined) != 15 * count - 1 or joined[10::15] != "." * count or joined[14::15] != "," * (count - 1):
+        return None
+    digits = joined.replace(".", "")
+    if not (digits.isascii() and digits.replace(",", "").isdecimal()):
+        return None
+    return [1000 * int(text) for text in digits.split(",")]
+
+
+def read_iso_column(texts: Sequence[str]) -> list[int] | None:
+    """Return the times of texts like 2026-11-16T12:00:00.123Z, or None if some are written differently."""
+    count = len(texts)
+    size = len(texts[0])
+    joined = ",".join(texts)
+    step = size + 1
+    if (
+        not 24 <= size <= 27
+        or len(joined) != step * count - 1
+        or joined[19::step] != "." * count
+        or joined[size - 1 :: step] != "Z" * count
+        or joined[size::step] != "," * (count - 1)
+    ):
+        return None
+    seconds, scale = _seconds, 10 ** (27 - size)
+    return [seconds[text[:19]] + int(text[20:-1]) * scale for text in texts]
 
 
 def read_seconds(text: str) -> int:

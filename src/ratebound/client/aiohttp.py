@@ -1,0 +1,165 @@
+"""Polite calls with aiohttp: `ClientSession(middlewares=(polite(),))`. The only file that imports aiohttp.
+
+A middleware sees one exchange with a server: a redirect that the session follows is the next call. The time-out `total`
+of a session bounds the whole call, waits included.
+"""
+
+import asyncio
+import warnings
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, Unpack
+
+from ratebound.client.body import RepeatableBody
+from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call_async
+from ratebound.client.circuit import CircuitOpen
+from ratebound.client.retry import Failure
+from ratebound.http.received import Lines
+
+try:
+    from aiohttp import (
+        ClientConnectionError,
+        ClientConnectorError,
+        ClientError,
+        ClientHandlerType,
+        ClientOSError,
+        ClientRequest,
+        ClientResponse,
+        ClientSSLError,
+        ConnectionTimeoutError,
+        Payload,
+        ServerDisconnectedError,
+        ServerTimeoutError,
+        payload_type,
+    )
+    from aiohttp.abc import AbstractStreamWriter
+except ModuleNotFoundError as missing:
+    if missing.name != "aiohttp":
+        raise
+    raise ModuleNotFoundError(
+        'aiohttp is not installed. Run: pip install "ratebound[aiohttp]"', name="aiohttp"
+    ) from None
+except ImportError:
+    raise ImportError('ratebound.client.aiohttp needs aiohttp 3.12. Run: pip install "ratebound[aiohttp]"') from None
+
+REPEATED_BY_AIOHTTP = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
+DRAIN_TIME = 1.0  # seconds for the rest of a refusal
+
+
+def polite(**options: Unpack[PoliteOptions]) -> "PoliteMiddleware":
+    """Return a middleware for client sessions that retries, learns limits and paces itself.
+
+    It takes the arguments of all adapters: see `CallOptions`. A session does not close its middlewares: close a pacer
+    that has connections of its own, for example to Redis, yourself.
+    """
+    return PoliteMiddleware(CallOptions(options, asynchronous=True))
+
+
+class AiohttpCircuitOpen(CircuitOpen, ClientConnectionError):
+    """CircuitOpen as an error of aiohttp, so that `except aiohttp.ClientError` catches it."""
+
+
+class PoliteMiddleware:
+    """A middleware for client sessions; made by `polite`. Several sessions may share it."""
+
+    def __init__(self, calls: CallOptions) -> None:
+        self.calls = calls
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Make one call."""
+        outgoing = Outgoing(request.method, str(request.url), tuple(request.headers.items()))
+        try:
+            response, _report = await call_async(outgoing, AiohttpExchange(request, handler), self.calls)
+        except CircuitOpen as error:
+            raise AiohttpCircuitOpen(error.origin, error.retry_after) from error.__cause__
+        except (ClientOSError, ServerDisconnectedError) as error:
+            if self.calls.retry.attempts == 1 or not _repeated_by_aiohttp(request, error):
+                raise
+            # aiohttp would run all middlewares once more for the error as it is.
+            lost = ClientConnectionError(*error.args)
+            for note in getattr(error, "__notes__", ()):
+                lost.add_note(note)
+            raise lost from error
+        return response
+
+    async def close(self) -> None:
+        """Close the pacer that `polite` made."""
+        closing: Awaitable[object] | None = self.calls.close()
+        if closing is not None:
+            await closing
+
+
+def _repeated_by_aiohttp(request: ClientRequest, error: ClientError) -> bool:
+    return request.method in REPEATED_BY_AIOHTTP and not isinstance(error, ClientConnectorError)
+
+
+class AiohttpExchange:
+    """One request of a session, and its responses."""
+
+    def __init__(self, request: ClientRequest, handler: ClientHandlerType) -> None:
+        self._request = request
+        self._handler = handler
+
+    async def send(self, attempt: int, add: Lines) -> ClientResponse:
+        """Send the request."""
+        if attempt > 1:
+            await self._request.close()  # the last attempt may still be writing: it must not share a file with this one
+        self._request.headers.update(add)
+        return await self._handler(self._request)
+
+    def head(self, response: ClientResponse) -> Head:
+        """Return the status and the headers."""
+        return Head(response.status, tuple(response.headers.items()))
+
+    def failure(self, error: Exception) -> Failure | None:
+        """Return the kind of a connection error. The end of the time-out `total` is none: it is for the whole call."""
+        if isinstance(error, ConnectionTimeoutError):
+            return Failure("timeout", sent=False)
+        if isinstance(error, ServerTimeoutError):
+            return Failure("timeout")
+        if isinstance(error, ClientSSLError):
+            return None
+        if isinstance(error, ClientConnectorError):
+            return Failure("connect", sent=False)
+        return Failure("closed") if isinstance(error, ClientOSError | ServerDisconnectedError) else None
+
+    def replayable(self) -> bool:
+        """Return True if the body can be sent again."""
+        body: Any = self._request.body
+        return not body or not body.consumed
+
+    async def read(self, response: ClientResponse, most: int) -> bytes | None:
+        """Return the beginning of the body, and put it back."""
+        found = bytearray()
+        with suppress(ClientError):
+            while len(found) < most and (part := await response.content.read(most - len(found))):
+                found += part
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            response.content.unread_data(bytes(found))
+        return bytes(found)
+
+    async def discard(self, response: ClientResponse, most: int) -> None:
+        """Give the connection back: aiohttp does it itself at the end of a body."""
+        try:
+            async with asyncio.timeout(DRAIN_TIME if most else 0):
+                while most > 0 and (part := await response.content.readany()):
+                    most -= len(part)
+        except (ClientError, TimeoutError):
+            pass
+        finally:
+            response.close()  # no effect after the end of the body
+
+
+@payload_type(RepeatableBody)
+class RepeatablePayload(Payload):
+    """A RepeatableBody for aiohttp, which would otherwise take the first of its iterators only."""
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Raise TypeError: the body is a stream."""
+        raise TypeError("a RepeatableBody is a stream: it has no text")
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write the whole body."""
+        async for part in self._value:
+            await writer.write(part)

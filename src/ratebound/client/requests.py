@@ -1,0 +1,149 @@
+"""Polite calls with requests: `session.mount("https://", PoliteAdapter())`. The only file that imports requests.
+
+requests' own retries are off underneath, so that nothing is retried twice. A redirect that the session follows is the
+next call.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Unpack
+
+from ratebound.client.body import rewinding
+from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
+from ratebound.client.circuit import CircuitOpen
+from ratebound.client.retry import Failure
+from ratebound.client.urllib3 import discard, failure_of, peek
+from ratebound.http.received import Lines
+
+try:
+    from requests import PreparedRequest, Response
+    from requests.adapters import DEFAULT_POOLBLOCK, DEFAULT_POOLSIZE, HTTPAdapter
+    from requests.exceptions import ChunkedEncodingError, ConnectionError, ConnectTimeout, SSLError, Timeout
+except ModuleNotFoundError as missing:
+    if missing.name != "requests":
+        raise
+    raise ModuleNotFoundError(
+        'requests is not installed. Run: pip install "ratebound[requests]"', name="requests"
+    ) from None
+
+
+class RequestsCircuitOpen(CircuitOpen, ConnectionError):
+    """CircuitOpen as an error of requests, so that `except requests.RequestException` catches it."""
+
+    def __init__(self, origin: str, retry_after: float) -> None:
+        ConnectionError.__init__(self)
+        CircuitOpen.__init__(self, origin, retry_after)
+
+
+class PoliteAdapter(HTTPAdapter):
+    """An adapter for sessions that retries, learns limits and paces itself.
+
+    It takes the arguments of all adapters (see `CallOptions`), and those of requests for its pools of connections.
+    """
+
+    def __init__(
+        self,
+        *,
+        pool_connections: int = DEFAULT_POOLSIZE,
+        pool_maxsize: int = DEFAULT_POOLSIZE,
+        pool_block: bool = DEFAULT_POOLBLOCK,
+        **options: Unpack[PoliteOptions],
+    ) -> None:
+        self.calls = CallOptions(options)
+        super().__init__(pool_connections, pool_maxsize, 0, pool_block)
+
+    def send(self, request: PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any) -> Response:
+        """Make one call. Without `stream` the body is read as well, so that a call whose body breaks off is retried."""
+        outgoing = Outgoing(request.method or "GET", request.url or "", tuple(request.headers.items()))
+        exchange = RequestsExchange(super().send, request, stream, args, kwargs)
+        try:
+            response, _report = call(outgoing, exchange, self.calls)
+        except CircuitOpen as error:
+            raise RequestsCircuitOpen(error.origin, error.retry_after) from error.__cause__
+        return response
+
+    def close(self) -> None:
+        """Close all connections, and the pacer that this object made."""
+        super().close()
+        self.calls.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a PoliteAdapter cannot be pickled: make the session and its adapter in each process")
+
+
+class RequestsExchange:
+    """One request of a session, and its responses."""
+
+    def __init__(
+        self,
+        send: Callable[..., Response],
+        request: PreparedRequest,
+        stream: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._send = send
+        self._request = request
+        self._streams = stream
+        self._args = args
+        self._kwargs = kwargs
+        self._rewind = rewinding(request.body)
+        self._is_untouched = True  # no attempt has begun to send the body
+
+    def send(self, attempt: int, add: Lines) -> Response:
+        """Send the request. Headers are added to a copy: a session may send a prepared request again."""
+        if attempt > 1 and self._rewind is not None:
+            self._rewind()
+        request = self._request
+        if add:
+            request = request.copy()
+            request.headers.update(add)
+        response = self._send(request, self._streams, *self._args, **self._kwargs)
+        if not self._streams:
+            try:
+                _ = response.content  # kept by the response
+            except BaseException:
+                response.close()
+                raise
+        return response
+
+    def head(self, response: Response) -> Head:
+        """Return the status and the headers."""
+        self._is_untouched = False
+        return Head(response.status_code, tuple(response.headers.items()))
+
+    def failure(self, error: Exception) -> Failure | None:
+        """Return the kind of a connection error."""
+        failure = _failure(error)
+        self._is_untouched = self._is_untouched and failure is not None and not failure.sent
+        return failure
+
+    def replayable(self) -> bool:
+        """Return True if the body can be sent again."""
+        return self._rewind is not None or self._is_untouched
+
+    def read(self, response: Response, most: int) -> bytes | None:
+        """Return the beginning of the body."""
+        if not self._streams:
+            return response.content[:most]
+        beginning, response.raw = peek(response.raw, most)
+        return beginning
+
+    def discard(self, response: Response, most: int) -> None:
+        """Give the connection back."""
+        if self._streams:
+            discard(response.raw, most)
+
+
+def _failure(error: Exception) -> Failure | None:
+    if isinstance(error, SSLError):
+        return None
+    if isinstance(error, Timeout):
+        return Failure("timeout", sent=not isinstance(error, ConnectTimeout))
+    if isinstance(error, ChunkedEncodingError):
+        return Failure("closed")
+    if not isinstance(error, ConnectionError):
+        return None
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, OSError):
+        return Failure("closed")
+    return failure_of(cause) if isinstance(cause, Exception) else None

@@ -1,0 +1,312 @@
+"""Polite calls with urllib3: `pools = PolitePoolManager()` instead of `urllib3.PoolManager()`.
+
+This is the only file that imports urllib3.
+
+Each exchange with a server is one call: a redirect that urllib3 follows is the next one. urllib3's own retries are off
+underneath, so that nothing is retried twice; `retries` of a request still bounds its redirects.
+"""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from ratebound.client.body import rewinding
+from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
+from ratebound.client.circuit import CircuitOpen
+from ratebound.client.retry import Failure
+from ratebound.http.received import Lines
+
+try:
+    from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, ProxyManager
+    from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+    from urllib3.exceptions import (
+        ConnectTimeoutError,
+        HTTPError,
+        IncompleteRead,
+        MaxRetryError,
+        NewConnectionError,
+        ProtocolError,
+        ProxyError,
+        SSLError,
+        TimeoutError,
+    )
+    from urllib3.util import Retry as Urllib3Retry
+except ModuleNotFoundError as missing:
+    if missing.name != "urllib3":
+        raise
+    raise ModuleNotFoundError(
+        'urllib3 is not installed. Run: pip install "ratebound[urllib3]"', name="urllib3"
+    ) from None
+
+
+class Urllib3CircuitOpen(CircuitOpen, HTTPError):
+    """CircuitOpen as an error of urllib3, so that `except HTTPError` catches it."""
+
+
+class PolitePoolManager(PoolManager):
+    """A PoolManager that retries, learns limits and paces itself.
+
+    It takes the arguments of a PoolManager, and those of all adapters: see `CallOptions`.
+    """
+
+    def __init__(self, num_pools: int = 10, headers: Mapping[str, str] | None = None, **options: Any) -> None:
+        own, rest = _divided(options)
+        self.calls = CallOptions(own)
+        super().__init__(num_pools, headers, **rest)
+        self.pool_classes_by_scheme = POOLS
+
+    def connection_from_host(self, *args: Any, **kwargs: Any) -> HTTPConnectionPool:
+        """Return the pool of a host, which makes its calls politely."""
+        return _polite(super().connection_from_host(*args, **kwargs), self.calls)
+
+    def clear(self) -> None:
+        """Close all connections, and the pacer that this object made."""
+        super().clear()
+        self.calls.close()
+
+
+class PoliteProxyManager(ProxyManager):
+    """A ProxyManager that retries, learns limits and paces itself; see `PolitePoolManager`."""
+
+    def __init__(self, proxy_url: str, **options: Any) -> None:
+        own, rest = _divided(options)
+        self.calls = CallOptions(own)
+        super().__init__(proxy_url, **rest)
+        self.pool_classes_by_scheme = POOLS
+
+    def connection_from_host(self, *args: Any, **kwargs: Any) -> HTTPConnectionPool:
+        """Return the pool of a host, which makes its calls politely."""
+        return _polite(super().connection_from_host(*args, **kwargs), self.calls)
+
+    def clear(self) -> None:
+        """Close all connections, and the pacer that this object made."""
+        super().clear()
+        self.calls.close()
+
+
+class PoliteHTTPConnectionPool(HTTPConnectionPool):
+    """The connections to one host, for http. Made by a PolitePoolManager, which sets `calls`."""
+
+    calls: CallOptions
+
+    def urlopen(self, method: str, url: str, *args: Any, **kwargs: Any) -> BaseHTTPResponse:
+        """Make one call."""
+        return _call(self, super().urlopen, method, url, args, kwargs)
+
+
+class PoliteHTTPSConnectionPool(HTTPSConnectionPool):
+    """The connections to one host, for https; see `PoliteHTTPConnectionPool`."""
+
+    calls: CallOptions
+
+    def urlopen(self, method: str, url: str, *args: Any, **kwargs: Any) -> BaseHTTPResponse:
+        """Make one call."""
+        return _call(self, super().urlopen, method, url, args, kwargs)
+
+
+AnyPolitePool = PoliteHTTPConnectionPool | PoliteHTTPSConnectionPool
+POOLS: dict[str, type[HTTPConnectionPool]] = {"http": PoliteHTTPConnectionPool, "https": PoliteHTTPSConnectionPool}
+ARGUMENTS = ("body", "headers", "retries", "redirect")  # those of urlopen that can be given by position
+
+
+def _divided(options: dict[str, Any]) -> tuple[PoliteOptions, dict[str, Any]]:
+    """Return our own options, and those of urllib3."""
+    own = {name: value for name, value in options.items() if name in PoliteOptions.__annotations__}
+    return cast(PoliteOptions, own), {name: value for name, value in options.items() if name not in own}
+
+
+def _polite(pool: HTTPConnectionPool, calls: CallOptions) -> HTTPConnectionPool:
+    assert isinstance(pool, AnyPolitePool)
+    pool.calls = calls
+    return pool
+
+
+def _call(
+    pool: AnyPolitePool,
+    urlopen: Callable[..., BaseHTTPResponse],
+    method: str,
+    url: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> BaseHTTPResponse:
+    given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+    headers = given.get("headers")
+    given["headers"] = headers = pool.headers if headers is None else headers
+    given["retries"] = _no_retries(given.get("retries", pool.retries), redirect=bool(given.get("redirect", True)))
+    is_absolute = not url.startswith("/")  # it is where a proxy forwards requests
+    full = url if is_absolute else f"{pool.scheme}://{_bracketed(pool.host)}:{pool.port}{url}"
+    exchange = Urllib3Exchange(urlopen, method, url, given)
+    try:
+        response, _report = call(Outgoing(method, full, tuple(headers.items())), exchange, pool.calls)
+    except CircuitOpen as error:
+        raise Urllib3CircuitOpen(error.origin, error.retry_after) from error.__cause__
+    return exchange.whole or response
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _no_retries(retries: Any, *, redirect: bool) -> Urllib3Retry:
+    """Return a Retry that follows as many redirects as the given one, and retries nothing."""
+    given = Urllib3Retry.from_int(retries, redirect=redirect)
+    if given.total is False:  # errors are raised as they are, and no redirect is followed
+        return given
+    redirects = [count for count in (given.total, given.redirect) if count is not None and count is not True]
+    return given.new(
+        total=None,
+        connect=0,
+        read=0,
+        status=0,
+        other=0,
+        redirect=min(redirects) if redirects else None,
+        status_forcelist=(),
+    )
+
+
+class Urllib3Exchange:
+    """One request of a pool, and its responses."""
+
+    def __init__(self, urlopen: Callable[..., BaseHTTPResponse], method: str, url: str, given: dict[str, Any]) -> None:
+        self._urlopen = urlopen
+        self._method = method
+        self._url = url
+        self._given = given
+        self._rewind = rewinding(given.get("body"))
+        self._is_untouched = True  # no attempt has begun to send the body
+        self._streams = not given.get("preload_content", True)
+        self.whole: BaseHTTPResponse | None = None  # the last response, if the beginning of its body was read
+
+    def send(self, attempt: int, add: Lines) -> BaseHTTPResponse:
+        """Send the request."""
+        self.whole = None
+        if attempt > 1 and self._rewind is not None:
+            self._rewind()
+        given = {**self._given, "headers": {**self._given["headers"], **dict(add)}} if add else self._given
+        return self._urlopen(self._method, self._url, **given)
+
+    def head(self, response: BaseHTTPResponse) -> Head:
+        """Return the status and the headers."""
+        self._is_untouched = False
+        return Head(response.status, tuple(response.headers.items()))
+
+    def failure(self, error: Exception) -> Failure | None:
+        """Return the kind of a connection error."""
+        failure = failure_of(error)
+        self._is_untouched = self._is_untouched and failure is not None and not failure.sent
+        return failure
+
+    def replayable(self) -> bool:
+        """Return True if the body can be sent again."""
+        return self._rewind is not None or self._is_untouched
+
+    def read(self, response: BaseHTTPResponse, most: int) -> bytes | None:
+        """Return the beginning of the body."""
+        if not self._streams:
+            return response.data[:most]
+        beginning, self.whole = peek(response, most)
+        return beginning
+
+    def discard(self, response: BaseHTTPResponse, most: int) -> None:
+        """Give the connection back."""
+        if self._streams:
+            discard(response, most)
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """Return what kind of connection error this is, None for any other error. Wrong certificates are none."""
+    if isinstance(error, MaxRetryError) and error.reason is not None:
+        error = error.reason
+    if isinstance(error, ProxyError):
+        inner = failure_of(error.original_error)
+        return Failure("connect", sent=False) if inner is not None and not inner.sent else inner
+    if isinstance(error, SSLError):
+        return None
+    if isinstance(error, NewConnectionError):
+        return Failure("connect", sent=False)
+    if isinstance(error, ConnectTimeoutError):
+        return Failure("timeout", sent=False)
+    if isinstance(error, TimeoutError):
+        return Failure("timeout")
+    if isinstance(error, ProtocolError | IncompleteRead):
+        return Failure("closed")
+    return None
+
+
+def peek(response: BaseHTTPResponse, most: int) -> tuple[bytes | None, BaseHTTPResponse]:
+    """Return up to `most` bytes at the beginning of an unread body, and a response whose body is still whole.
+
+    The bytes are decoded as Content-Encoding says, None if they cannot be. A connection that breaks gives what has come
+    until then.
+    """
+    raw = b""
+    try:
+        raw = response.read(most, decode_content=False)
+    except (HTTPError, OSError) as error:
+        whole = _again(response, RejoinedBody(raw, response, error))
+    else:
+        whole = _again(response, RejoinedBody(raw, response, None))
+    try:
+        decoded: bytes | None = _again(response, io.BytesIO(raw)).read(most, decode_content=True)
+    except (HTTPError, OSError):  # an unknown or broken encoding; of a part of a body it may seem broken
+        decoded = None
+    return decoded, whole
+
+
+def discard(response: BaseHTTPResponse, most: int) -> None:
+    """Read the rest of a body if it has at most `most` bytes, so that the connection can be used again; or close it."""
+    try:
+        length = response.length_remaining
+        if most and (length is None or length <= most):
+            left = most
+            while left > 0 and (read := response.read(left, decode_content=False)):
+                left -= len(read)
+            if left > 0:
+                response.release_conn()
+                return
+    except (HTTPError, OSError):
+        pass
+    response.close()
+    response.release_conn()  # a pool that blocks needs the place of the closed connection
+
+
+class RejoinedBody:
+    """A file of which the beginning was read: that first, then the rest of a response."""
+
+    closed = False
+
+    def __init__(self, beginning: bytes, rest: BaseHTTPResponse, error: Exception | None) -> None:
+        self._beginning = io.BytesIO(beginning)
+        self._rest = rest
+        self._error = error
+
+    def read(self, amount: int | None = None) -> bytes:
+        """Return the next bytes, all if `amount` is None. Raises the error that broke the connection."""
+        found = self._beginning.read(amount)
+        if amount is not None and found:
+            return found
+        if self._error is not None:
+            raise self._error
+        return found + self._rest.read(amount, decode_content=False)
+
+    def close(self) -> None:
+        """Close the connection, unless it was given back."""
+        self.closed = True
+        self._rest.close()
+        self._rest.release_conn()
+
+
+def _again(response: BaseHTTPResponse, body: Any) -> HTTPResponse:
+    """Return a response with the head of another one, and a body to be read."""
+    return HTTPResponse(
+        body=body,
+        headers=response.headers,
+        status=response.status,
+        version=response.version,
+        reason=response.reason,
+        preload_content=False,
+        decode_content=response.decode_content,
+        original_response=getattr(response, "_original_response", None),  # requests finds cookies there
+        retries=response.retries,
+        request_url=response.geturl(),
+    )
