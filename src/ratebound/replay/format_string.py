@@ -39,7 +39,7 @@ _NEVER_EMPTY = {"address", "method", "status", *TIMES, *DURATIONS}  # or "-" is 
 
 
 class Line(NamedTuple):
-    """What a format string says about a line."""
+    """The parts of a line, and the resolution of its times."""
 
     parts: list[Part]
     resolution: int  # of its times, in microseconds

@@ -21,7 +21,9 @@ class LogFormat(Protocol):
     """A way to read lines."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Return the name that users see."""
+
     @property
     def resolution(self) -> int:
         """Return the resolution of the log's times, in microseconds."""
@@ -31,7 +33,7 @@ class LogFormat(Protocol):
 
 
 class Wish(NamedTuple):
-    """What a reader wants from a format."""
+    """The fields that a reader wants from a format."""
 
     fields: Collection[str] | None = None  # the names of fields that entries get; None: all
     mapping: Mapping[str, str] = {}  # names of fields for meanings
