@@ -88,7 +88,7 @@ class HttpxCaller:
     def stream(self, url: str, on_part: Callable[[bytes], None], *, parts: int) -> int:
         """GET a streamed response."""
         with self.client.stream("GET", url) as answer:
-            for part, _ in zip(answer.iter_raw(), range(parts), strict=False):
+            for _, part in zip(range(parts), answer.iter_raw(), strict=False):
                 on_part(part)
             return answer.status_code
 
@@ -165,7 +165,7 @@ class RequestsCaller:
     def stream(self, url: str, on_part: Callable[[bytes], None], *, parts: int) -> int:
         """GET a streamed response."""
         with self.session.get(url, stream=True, timeout=TIMEOUT) as answer:
-            for part, _ in zip(answer.iter_content(None), range(parts), strict=False):
+            for _, part in zip(range(parts), answer.iter_content(None), strict=False):
                 on_part(part)
             return answer.status_code
 
@@ -195,7 +195,7 @@ class Urllib3Caller:
     def stream(self, url: str, on_part: Callable[[bytes], None], *, parts: int) -> int:
         """GET a streamed response."""
         answer = self.pools.request("GET", url, preload_content=False, timeout=TIMEOUT)
-        for part, _ in zip(answer.stream(), range(parts), strict=False):
+        for _, part in zip(range(parts), answer.stream(), strict=False):
             on_part(part)
         answer.close()
         return answer.status
@@ -216,7 +216,9 @@ class AiohttpCaller:
 
         async def opened() -> aiohttp.ClientSession:
             return aiohttp.ClientSession(
-                middlewares=(polite(**options),), timeout=aiohttp.ClientTimeout(total=None, sock_read=TIMEOUT)
+                middlewares=(polite(**options),),
+                timeout=aiohttp.ClientTimeout(total=None, sock_read=TIMEOUT),
+                cookie_jar=aiohttp.CookieJar(unsafe=True),  # it keeps cookies of IP addresses
             )
 
         self.session = self.runner.run(opened())

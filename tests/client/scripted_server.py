@@ -81,7 +81,7 @@ class Scripted:
         connection = self.connections
         self._writers.add(writer)
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
+            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while await self._exchange(reader, writer, connection):
                     pass
         finally:

@@ -13,6 +13,7 @@ def main() -> None:
         from ratebound.cli.app import app
         from ratebound.cli.ask import ask
         from ratebound.cli.blocks import blocks
+        from ratebound.cli.call import call
         from ratebound.cli.ledger import ledger
         from ratebound.cli.overrides import overrides
         from ratebound.cli.policy import policy
@@ -36,6 +37,7 @@ def main() -> None:
     app.add_command(_loadtest())
     app.add_command(ask)
     app.add_command(blocks)
+    app.add_command(call)
     app.add_command(ledger)
     app.add_command(overrides)
     app.add_command(policy)

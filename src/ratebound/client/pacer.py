@@ -1,28 +1,57 @@
-"""Pacers: they make a program wait until it may send its next request. Sync and async stand side by side."""
+"""Pacers: they make a program wait until it may send its next request. Sync and async stand side by side.
+
+What both share is in pacing.py, which does no I/O. What is left in each class is what differs by an `await`.
+"""
 
 import asyncio
-import math
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from ratebound.arguments import Limits
-from ratebound.client.answer_advice import AnswerAdvice as Advice
-from ratebound.client.answer_advice import read_advice
+from ratebound.arguments import as_limits, as_patience, as_sleep
+from ratebound.client.learned_origins import KnownLimit
 from ratebound.client.origin import origin_of
+from ratebound.client.pacing import Granted, PacerCore, Wanted
+from ratebound.decider import AsyncDecider, Decider
 from ratebound.duration import Duration, as_seconds
+from ratebound.errors import InvalidLimit
 from ratebound.events import Listener
+from ratebound.flow import run, run_async
+from ratebound.http.advice import read_advice
+from ratebound.http.quota import Advice
 from ratebound.http.received import Lines
-from ratebound.limit import Limit
-from ratebound.limiter import AsyncLimiter, Limiter
+from ratebound.limit import Group, Limit, Mode, checked_cost
 from ratebound.notation import parse_limits
-from ratebound.storage import AsyncStorage, RedisClient, Storage
+from ratebound.outcome import Row
+from ratebound.storage import (
+    AsyncStorage,
+    Document,
+    RedisClient,
+    Storage,
+    documents_of,
+    keeps_documents,
+    refuse_unkept,
+)
+from ratebound.switch import switch
+from ratebound.telling import tell_decided
 
 PacedLimits = str | Limit | Iterable[str | Limit] | None
+AnswerHeaders = Mapping[str, str] | Lines
+MAX_NAME = 200
 
 
 class Pacer:
-    """A pacer for threads: `with pacer.turn(url): send()` waits until a request may be sent."""
+    """A pacer for threads: `with pacer.turn(url) as turn: …` waits until a request may be sent.
+
+    `limits` are kept exactly: '50/second', any other limit, or several. Without a `name` each origin (scheme, host and
+    port) is counted by itself; with a `name` all URLs are counted together. With `learn` the pacer also keeps to the
+    limits that servers tell in their answers, if each answer is given to `turn.answered`. `storage` is what several
+    processes share, and what they learn, too; by default each pacer is on its own, in memory.
+
+    A server is believed for at most `max_wait` seconds: if it closes for longer, one request is sent each time that
+    `max_wait` has passed. `listeners` receive every decision. `sleep` and `clock` are for tests.
+    """
 
     def __init__(
         self,
@@ -34,75 +63,115 @@ class Pacer:
         max_wait: Duration = 600.0,
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         found = as_paced_limits(limits)
-        self.name = name
-        self._max_wait = as_seconds("max_wait", max_wait, positive=True)
-        self._limiter = None
-        if found is not None:
-            self._limiter = Limiter(
-                found, storage=storage or "memory://", max_delay=math.inf, listeners=listeners, sleep=sleep
-            )
+        self._decider = Decider("memory://" if storage is None else storage, listeners=listeners)
+        self._calls = ThreadCalls(self._decider, as_sleep(sleep, awaited=False))
+        refuse_unkept(self._decider.storage, found)
+        self._core = PacerCore(
+            found,
+            name=checked_name(name),
+            learn=learn,
+            shares=storage is not None and keeps_documents(self._decider.storage),
+            max_wait=as_seconds("max_wait", max_wait, positive=True),
+            clock=clock,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name under which all URLs are counted together; "" if origins are counted by themselves."""
+        return self._core.name
 
     def turn(self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None) -> "Turn":
-        """Return the turn of one request as a context: entering it waits until the request may be sent."""
-        return Turn(self, url, cost, tokens, timeout)
+        """Return the turn of one request as a context: entering it waits until the request may be sent.
+
+        `cost` is counted by limits of requests, and `tokens` by limits of tokens. See `wait` for `timeout`.
+        """
+        return Turn(self, as_wanted(url, cost, tokens, timeout))
 
     def wait(self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None) -> "Turn":
         """Wait until a request may be sent, and return its turn.
 
-        Raises RateLimited, with nothing charged, as soon as it is known that the turn cannot come within `timeout`.
+        Raises RateLimited, with nothing charged, as soon as it is known that the turn cannot come within `timeout`:
+        seconds or a timedelta. A waiter that is interrupted gives its turn back.
         """
         return self.turn(url, cost=cost, tokens=tokens, timeout=timeout).__enter__()
 
-    def _enter(self, turn: "Turn") -> float:
-        begin = time.monotonic()
-        if self._limiter is not None:
-            self._limiter.wait(self.name or origin_of(turn.url), cost=turn.cost, timeout=turn.timeout)
-        return time.monotonic() - begin
+    def limits(self) -> list[KnownLimit]:
+        """Return the limits that the pacer keeps to now: those that it was given, and those that it has learned."""
+        return self._core.known_limits()
 
     def close(self) -> None:
-        """Close the storage."""
-        if self._limiter is not None:
-            self._limiter.close()
+        """Close the storage. From now on the pacer raises RuntimeError."""
+        self._decider.shut()
+        self._decider.close()
 
     def __enter__(self) -> Self:
+        self._decider.enter()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._decider.leave()
+        self._decider.close()
 
 
 class Turn:
     """The turn of one request. `waited` is the time that it took to come, in seconds."""
 
-    __slots__ = ("_pacer", "cost", "timeout", "tokens", "url", "waited")
+    __slots__ = ("_granted", "_pacer", "_wanted")
 
-    def __init__(self, pacer: Pacer, url: str, cost: int, tokens: int, timeout: Duration | None) -> None:
+    def __init__(self, pacer: Pacer, wanted: Wanted) -> None:
         self._pacer = pacer
-        self.url = url
-        self.cost = cost
-        self.tokens = tokens
-        self.timeout = timeout
-        self.waited = 0.0
+        self._wanted = wanted
+        self._granted: Granted | None = None
+
+    @property
+    def waited(self) -> float:
+        """The time that the turn took to come, in seconds."""
+        return 0.0 if self._granted is None else self._granted.waited
 
     def __enter__(self) -> Self:
-        self.waited = self._pacer._enter(self)
+        pacer = self._pacer
+        pacer._decider.check_open()
+        granted = self._granted = run(pacer._core.coming(self._wanted, pacer._calls, threading.Event(), None))
+        if granted.decision is not None:
+            pacer._decider.hold(granted.decision)
+            if pacer._decider.listeners:
+                tell_decided(pacer._decider.listeners, granted.decision, granted.waited)
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        pass
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._end(told=kind is not None)
 
-    def answered(self, status: int, headers: Lines, body: bytes | None = None, *, now: float | None = None) -> Advice:
-        """Learn from the answer, and return what it says about limits. `now` is the Unix time of its arrival."""
-        return read_advice(status, headers, body=body, now=now)
+    def answered(
+        self, status: int, headers: AnswerHeaders, body: bytes | None = None, *, now: float | None = None
+    ) -> Advice:
+        """Learn from the answer, and return what it says about limits. Call it once.
+
+        `body` is the beginning of the body of a refusal, if it was read. `now` is the Unix time of the arrival.
+        """
+        advice = read_advice(status, as_lines(headers), body=body, now=now)
+        granted = self._granted
+        if granted is not None:
+            run(self._pacer._core.answered(granted, advice, self._pacer._calls))
+            self._end(told=True)
+        return advice
 
     def failed(self) -> None:
         """Say that no answer came. The request may have reached the server, so it stays counted."""
+        self._end(told=True)
+
+    def _end(self, *, told: bool) -> None:
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            self._pacer._core.ended(granted, told=told)
+            if granted.decision is not None:
+                self._pacer._decider.release(granted.decision)
 
 
 class AsyncPacer:
-    """A pacer for tasks: the names of `Pacer`, with await."""
+    """A pacer for tasks: the names of `Pacer`, with await. Nothing here blocks the event loop."""
 
     def __init__(
         self,
@@ -114,79 +183,209 @@ class AsyncPacer:
         max_wait: Duration = 600.0,
         listeners: Iterable[Listener] = (),
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         found = as_paced_limits(limits)
-        self.name = name
-        self._max_wait = as_seconds("max_wait", max_wait, positive=True)
-        self._limiter = None
-        if found is not None:
-            self._limiter = AsyncLimiter(
-                found, storage=storage or "memory://", max_delay=math.inf, listeners=listeners, sleep=sleep
-            )
+        self._decider = AsyncDecider("memory://" if storage is None else storage, listeners=listeners)
+        self._calls = TaskCalls(self._decider, as_sleep(sleep, awaited=True))
+        refuse_unkept(self._decider.storage, found)
+        self._core = PacerCore(
+            found,
+            name=checked_name(name),
+            learn=learn,
+            shares=storage is not None and keeps_documents(self._decider.storage),
+            max_wait=as_seconds("max_wait", max_wait, positive=True),
+            clock=clock,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name under which all URLs are counted together; "" if origins are counted by themselves."""
+        return self._core.name
 
     def turn(self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None) -> "AsyncTurn":
         """Return the turn of one request as an async context; see `Pacer.turn`."""
-        return AsyncTurn(self, url, cost, tokens, timeout)
+        return AsyncTurn(self, as_wanted(url, cost, tokens, timeout))
 
     async def wait(
         self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None
     ) -> "AsyncTurn":
-        """Wait until a request may be sent, and return its turn; see `Pacer.wait`."""
+        """Wait until a request may be sent, and return its turn; see `Pacer.wait`. A cancelled task gives it back."""
         return await self.turn(url, cost=cost, tokens=tokens, timeout=timeout).__aenter__()
 
-    async def _enter(self, turn: "AsyncTurn") -> float:
-        begin = time.monotonic()
-        if self._limiter is not None:
-            await self._limiter.wait(self.name or origin_of(turn.url), cost=turn.cost, timeout=turn.timeout)
-        return time.monotonic() - begin
+    def limits(self) -> list[KnownLimit]:
+        """Return the limits that the pacer keeps to now; see `Pacer.limits`. It is not awaited."""
+        return self._core.known_limits()
 
     async def close(self) -> None:
-        """Close what this event loop has open in the storage."""
-        if self._limiter is not None:
-            await self._limiter.close()
+        """Close what this event loop has open in the storage. From now on the pacer raises RuntimeError."""
+        self._decider.shut()
+        await self._decider.close()
 
     async def __aenter__(self) -> Self:
+        self._decider.enter()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self.close()
+        self._decider.leave()
+        await self._decider.close()
 
 
 class AsyncTurn:
     """The turn of one request of a task; see `Turn`."""
 
-    __slots__ = ("_pacer", "cost", "timeout", "tokens", "url", "waited")
+    __slots__ = ("_granted", "_pacer", "_wanted")
 
-    def __init__(self, pacer: AsyncPacer, url: str, cost: int, tokens: int, timeout: Duration | None) -> None:
+    def __init__(self, pacer: AsyncPacer, wanted: Wanted) -> None:
         self._pacer = pacer
-        self.url = url
-        self.cost = cost
-        self.tokens = tokens
-        self.timeout = timeout
-        self.waited = 0.0
+        self._wanted = wanted
+        self._granted: Granted | None = None
+
+    @property
+    def waited(self) -> float:
+        """The time that the turn took to come, in seconds."""
+        return 0.0 if self._granted is None else self._granted.waited
 
     async def __aenter__(self) -> Self:
-        self.waited = await self._pacer._enter(self)
+        pacer = self._pacer
+        pacer._decider.check_open()
+        loop = asyncio.get_running_loop()
+        granted = await run_async(pacer._core.coming(self._wanted, pacer._calls, asyncio.Event(), loop))
+        self._granted = granted
+        if granted.decision is not None:
+            pacer._decider.hold(granted.decision)
+            if pacer._decider.listeners:
+                tell_decided(pacer._decider.listeners, granted.decision, granted.waited)
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        pass
+    async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        await self._end(told=kind is not None)
 
     async def answered(
-        self, status: int, headers: Lines, body: bytes | None = None, *, now: float | None = None
+        self, status: int, headers: AnswerHeaders, body: bytes | None = None, *, now: float | None = None
     ) -> Advice:
         """Learn from the answer, and return what it says about limits; see `Turn.answered`."""
-        return read_advice(status, headers, body=body, now=now)
+        advice = read_advice(status, as_lines(headers), body=body, now=now)
+        granted = self._granted
+        if granted is not None:
+            await run_async(self._pacer._core.answered(granted, advice, self._pacer._calls))
+            await self._end(told=True)
+        return advice
 
     async def failed(self) -> None:
         """Say that no answer came; see `Turn.failed`."""
+        await self._end(told=True)
+
+    async def _end(self, *, told: bool) -> None:
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            self._pacer._core.ended(granted, told=told)
+            if granted.decision is not None:
+                await self._pacer._decider.release(granted.decision)
 
 
-def as_paced_limits(limits: Any) -> Limits | None:
+class ThreadCalls:
+    """The calls of a pacer for threads; see `PacerCalls`."""
+
+    def __init__(self, decider: Decider, sleep: Callable[[float], object]) -> None:
+        self._decider = decider
+        self._sleep = sleep
+
+    def evaluate(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
+        """Ask the storage. A caller that is interrupted has spent nothing."""
+        return self._decider.evaluate_or_undo(groups, mode)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, unless a test has turned that off."""
+        if switch.sleeping:
+            self._sleep(seconds)
+
+    def in_time(self, ticket: threading.Event, seconds: float | None) -> bool:
+        """Wait until the ticket is set. Return False if it was not set in time."""
+        return ticket.wait(seconds)
+
+    def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document."""
+        found: Document = documents_of(self._decider.storage).read_document(name)
+        return found
+
+    def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document if the version is still the stored one."""
+        written: bool = documents_of(self._decider.storage).write_document(name, content, version)
+        return written
+
+
+class TaskCalls:
+    """The calls of a pacer for tasks; see `PacerCalls`."""
+
+    def __init__(self, decider: AsyncDecider, sleep: Callable[[float], Awaitable[object]]) -> None:
+        self._decider = decider
+        self._sleep = sleep
+
+    async def evaluate(self, groups: Sequence[Group], mode: Mode) -> Sequence[Sequence[Row]]:
+        """Ask the storage. A caller that is cancelled has spent nothing."""
+        return await self._decider.evaluate_or_undo(groups, mode)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, unless a test has turned that off."""
+        if switch.sleeping:
+            await self._sleep(seconds)
+
+    async def in_time(self, ticket: asyncio.Event, seconds: float | None) -> bool:
+        """Wait until the ticket is set. Return False if it was not set in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await ticket.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def read_document(self, name: str) -> Document:
+        """Return the version and the content of a shared document."""
+        found: Document = await documents_of(self._decider.storage).read_document(name)
+        return found
+
+    async def write_document(self, name: str, content: bytes, version: int) -> bool:
+        """Store a shared document if the version is still the stored one."""
+        written: bool = await documents_of(self._decider.storage).write_document(name, content, version)
+        return written
+
+
+def as_wanted(url: object, cost: object, tokens: object, timeout: Duration | None) -> Wanted:
+    """Return the turn that the arguments of `turn` ask for. Raises InvalidCost, TypeError or ValueError."""
+    if not isinstance(url, str):
+        url = str(url)  # URL objects of httpx and yarl
+    patience = None if timeout is None else as_patience(timeout, 0.0)
+    return Wanted(origin_of(url), checked_cost(cost), checked_cost(tokens, least=0), patience)
+
+
+def as_lines(headers: Any) -> Lines:
+    """Return headers as a list of names and values: they are a mapping, or such a list already."""
+    for method in ("multi_items", "items"):
+        if hasattr(headers, method):
+            return [(str(name), str(value)) for name, value in getattr(headers, method)()]
+    return [(name, value) for name, value in headers]
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a pacer. Raises ValueError if it is no short text."""
+    if isinstance(name, str) and len(name) <= MAX_NAME:
+        return name
+    raise ValueError(f"name must be text of at most {MAX_NAME} characters, for example 'billing-api'")
+
+
+def as_paced_limits(limits: Any) -> tuple[Limit, ...]:
     """Return the limits that a pacer is given: a text, a Limit, several of them, or None. Raises InvalidLimit."""
-    if limits is None or isinstance(limits, str | Limit):
-        return limits
-    found: list[Limit] = []
-    for limit in limits:
-        found += parse_limits(limit) if isinstance(limit, str) else [limit]
+    if limits is None:
+        return ()
+    if isinstance(limits, str | Limit):
+        found = as_limits(limits, None)
+    else:
+        each: list[Limit] = []
+        for limit in limits:
+            each += parse_limits(limit) if isinstance(limit, str) else [limit]
+        found = as_limits(each, None)
+    for limit in found:
+        if limit.is_distinct or limit.is_penalty:
+            raise InvalidLimit(f"a pacer cannot keep '{limit}': expected a rate, a quota or slots, like '50/second'")
     return found

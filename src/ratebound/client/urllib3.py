@@ -14,7 +14,7 @@ from ratebound.client.body import rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
-from ratebound.http.client_ip import Lines
+from ratebound.http.received import Lines
 
 try:
     from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, ProxyManager

@@ -4,6 +4,7 @@ Without TLS the connection begins with HTTP/2 at once (prior knowledge); with TL
 A connection carries its first request after the server's settings have come, since they say how many it takes.
 """
 
+from functools import lru_cache
 from typing import Any
 
 from ratebound.loadtest.answer import ERROR_NUMBERS
@@ -33,6 +34,8 @@ MALFORMED = ERROR_NUMBERS["malformed"]
 NO_HTTP2 = ERROR_NUMBERS["no-http2"]
 STREAM = ERROR_NUMBERS["stream"]
 TOO_LARGE = ERROR_NUMBERS["too-large"]
+
+_tells_limits = lru_cache(4096)(tells_limits)
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -259,7 +262,7 @@ class Http2Wire:
                 stream.status = int(value)
             elif name == b"date":
                 date = (bytes(name), bytes(value))
-            elif tells_limits(name):
+            elif _tells_limits(name):
                 stream.lines.append((bytes(name), bytes(value)))
         if date is not None and stream.lines:
             stream.lines.append(date)

@@ -84,7 +84,8 @@ def _add_directive(pieces: list[Piece], match: re.Match[str]) -> None:
         meaning, rank = _MEANINGS.get(letter, ("", 0)) if argument is None else ("", 0)
         if letter == "s" and ">" in (match[1], match[3]):
             rank = 0
-        pieces.append(Variable(spelling, argument or _FIELDS.get(letter, letter), meaning, rank))
+        pattern = "[0-9]+" if letter == "p" else ""
+        pieces.append(Variable(spelling, argument or _FIELDS.get(letter, letter), meaning, rank, pattern=pattern))
 
 
 def _add_time(pieces: list[Piece], argument: str, spelling: str) -> None:

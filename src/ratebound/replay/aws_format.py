@@ -30,8 +30,9 @@ _CLOUDFRONT = {
 }
 # The request has a whole URL: "GET https://api.example.com:443/users?page=2 HTTP/2.0".
 _ALB_REQUEST = Part(
-    r'"(?:([A-Z][A-Z_-]*) [a-z]+://([^/?" \n]*?)(?::(?:80|443))?([/?][^" \n]*)? [^" \n]*(?=")|' + QUOTED + ')"',
-    ("method", "host", "target"),
+    r'(?:([A-Z][A-Z_-]*) [a-z]+://([^/" \n]*)([^" \n]*) [^" \n]*(?=")|' + QUOTED + ")",
+    ("method", "host and port", "target"),
+    fast=r'(?:([A-Z][A-Z_-]*) [a-z]+://([^/]*)([^ ]*) [^"]*|(?![A-Z])[^"]*)',
 )
 
 
@@ -52,7 +53,7 @@ def alb_line() -> Line:
         parts += [literal(" "), value(f"={name}", r"[^ \n]+")]
     parts += [literal(" "), value("status"), literal(" "), value("=target_status_code")]
     parts += [literal(" "), value("=received_bytes"), literal(" "), value("=sent_bytes")]
-    parts += [literal(" "), _ALB_REQUEST, literal(" "), quoted("agent")]
+    parts += [literal(' "'), _ALB_REQUEST, literal('" '), quoted("agent")]
     parts += [literal(" "), value("=ssl_cipher"), literal(" "), value("=ssl_protocol")]
     parts += [literal(" "), value("=target_group_arn"), literal(" "), quoted("=trace_id")]
     parts += [literal(" "), quoted("=domain_name"), literal(" "), quoted("=chosen_cert_arn")]

@@ -36,7 +36,7 @@ _MEANINGS = {
     "REQ(USER-AGENT)": ("agent", 0),
     "RESPONSE_CODE": ("status", 0),
 }
-_OPERATOR = re.compile(r"%([A-Z][A-Z0-9_]*)(\([^)]*\))?(?::[0-9]+)?%")
+_OPERATOR = re.compile(r"%([A-Z][A-Z0-9_]{2,})(\([^)]*\))?(?::[0-9]+)?%")
 
 
 def is_envoy_format(text: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ratebound.errors import RateboundError
 
-BLOCK = 1 << 18
+BLOCK = 1 << 16  # larger blocks are slower: their entries do not fit into the caches of a processor
 LONGEST_LINE = 1 << 16
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

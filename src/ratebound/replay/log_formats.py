@@ -48,9 +48,10 @@ def _cloudfront(lines: Sequence[str], mapping: Mapping[str, str]) -> Line:
 
 
 TEXT_FORMATS: dict[str, Callable[[Sequence[str], Mapping[str, str]], Line]] = {
+    # The first that fits is taken: combined fits lines of vhost_combined, too.
+    "vhost_combined": lambda _, mapping: _with_more(apache_line(VHOST_COMBINED, mapping=mapping)),
     "combined": lambda _, mapping: _with_more(apache_line(COMBINED, mapping=mapping)),
     "common": lambda _, mapping: apache_line(COMMON, mapping=mapping),
-    "vhost_combined": lambda _, mapping: _with_more(apache_line(VHOST_COMBINED, mapping=mapping)),
     "envoy": lambda _, mapping: envoy_line(ENVOY, mapping=mapping),
     "istio": lambda _, mapping: envoy_line(ISTIO, mapping=mapping),
     "alb": lambda _, __: alb_line(),
