@@ -4,6 +4,7 @@ line."""
 from collections.abc import Collection
 from typing import Final
 
+from ratebound.http.prefix import parse_address, prefix_key
 from ratebound.ledger.endpoint import MOST_ENDPOINTS, endpoint_name
 from ratebound.replay.client_peaks import PeakTable
 from ratebound.replay.engine import PolicyRun, RuleSet
@@ -43,6 +44,8 @@ class LogReplay:
         "_bucket",
         "_bucket_end",
         "_by_name",
+        "_ipv6",
+        "_prefixes",
         "_skip_refused",
         "_targets",
         "_with_hosts",
@@ -93,6 +96,8 @@ class LogReplay:
         self.timeline = Timeline()
         self._skip_refused = skip_refused
         self._targets: dict[str, Target] = {}
+        self._prefixes: dict[str, str] = {}
+        self._ipv6 = 64 if run is None else run.policy.ipv6
         self._by_name: dict[str, EndpointCounts] = {}
         self._with_hosts = any(
             rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
@@ -130,7 +135,7 @@ class LogReplay:
             found = targets.get(key)
             if found is None:
                 found = self._target(key, entry, path)
-            name = address
+            name = address if ":" not in address else self._ipv6_name(address)
             if user:
                 self.users += 1
                 name = f"user:{user}"
@@ -184,6 +189,18 @@ class LogReplay:
             elif not is_allowed:
                 self.newly_denied += 1
                 client.newly_denied += 1
+
+    def _ipv6_name(self, address: str) -> str:
+        """Return the prefix by which the engine counts an IPv6 address."""
+        found = self._prefixes.get(address)
+        if found is None:
+            ip = parse_address(address)
+            found = address if ip is None else prefix_key(ip, self._ipv6, 32).partition(":")[2]
+            if len(self._prefixes) >= MOST_TARGETS:
+                self._prefixes.clear()
+            if len(address) <= LONGEST_PATH:
+                self._prefixes[address] = found
+        return found
 
     def _target(self, key: str, entry: Entry, path: str) -> Target:
         name = endpoint_name(entry[2], path)
