@@ -381,6 +381,33 @@ def test_a_long_refusal_of_a_stream_is_not_read_to_its_end(make: Make, server: S
 
 
 @pytest.mark.usefixtures("no_sleep")
+@pytest.mark.parametrize("headers", [AT_ONCE, {**AT_ONCE, **JSON}], ids=["text", "json"])
+def test_a_refusal_that_comes_drop_by_drop_is_not_waited_for(
+    make: Make, server: Scripted, headers: dict[str, str]
+) -> None:
+    """The time-out of a read begins anew with every byte."""
+    drops, done = 0, threading.Event()
+    server.plays(Play(429, headers, parts=(b"x",) * 1000))
+
+    def drip() -> None:
+        nonlocal drops
+        while drops < 300 and not done.wait(0.05):
+            server.let_go()
+            drops += 1
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        seen: list[bytes] = []
+        assert make().stream(server.url, seen.append, parts=1) == 200
+        assert b"".join(seen) == DONE
+        assert drops < 300
+    finally:
+        done.set()
+        dripping.join()
+
+
+@pytest.mark.usefixtures("no_sleep")
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("length", [0, LONG])
 def test_the_body_of_a_refusal_that_is_returned_is_whole(
