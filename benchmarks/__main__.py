@@ -35,6 +35,8 @@ from benchmarks.growth import LIMITS, blocks_of, measure_growth
 from benchmarks.hit_parts import SETTINGS, Setting, measure_parts
 from benchmarks.layers import measure_layers
 from benchmarks.layers import steps as layer_steps
+from benchmarks.loadtest import measure_sending
+from benchmarks.loadtest import steps as sending_steps
 from benchmarks.measure import Case, measure, steps_of
 from benchmarks.memory import measure_memory, to_weigh
 from benchmarks.overload import draw, measure_overload
@@ -72,9 +74,10 @@ class Scale(NamedTuple):
     service_rounds: int
     dashboard_rounds: int
     storage_rounds: int
+    sending_rounds: int
 
 
-SERVED = ("redis", "overload", "fleet", "service", "dashboard")
+SERVED = ("redis", "overload", "fleet", "service", "dashboard", "loadtest")
 
 FULL = Scale(
     rounds=25,
@@ -94,6 +97,7 @@ FULL = Scale(
     service_rounds=7,
     dashboard_rounds=5,
     storage_rounds=60,
+    sending_rounds=7,
 )
 QUICK = Scale(
     rounds=3,
@@ -113,6 +117,7 @@ QUICK = Scale(
     service_rounds=2,
     dashboard_rounds=1,
     storage_rounds=7,
+    sending_rounds=1,
 )
 
 
@@ -231,6 +236,10 @@ def _storages_work(results: Results, scale: Scale, builds: Sequence[str]) -> lis
     ]
 
 
+def _loadtest_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("loadtest", sending_steps(scale.sending_rounds), partial(_send, results, scale))]
+
+
 WORK = {
     "memory": _work,
     "redis": _redis_work,
@@ -243,6 +252,7 @@ WORK = {
     "service": _service_work,
     "dashboard": _dashboard_work,
     "storages": _storages_work,
+    "loadtest": _loadtest_work,
 }
 
 
@@ -288,6 +298,10 @@ def _serve(results: Results, scale: Scale, workers: Sequence[Worker], done: Done
 
 def _overload(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     results.overloading = measure_overload(scale.overload_rounds, done)
+
+
+def _send(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
+    results.sending = measure_sending(scale.sending_rounds, done)
 
 
 def _take_apart(results: Results, scale: Scale, setting: Setting, workers: Sequence[Worker], done: Done) -> None:

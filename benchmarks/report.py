@@ -23,6 +23,7 @@ from benchmarks.gate import PEER, Gating
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.guard import Guarding
 from benchmarks.layers import ENDPOINTS, RULES, Layering
+from benchmarks.loadtest import Sending
 from benchmarks.measure import Case, Spread, Times, spread
 from benchmarks.memory import Footprint, judge
 from benchmarks.overload import Overloading
@@ -80,6 +81,7 @@ class Results:
     serving: list[Serving] = field(default_factory=list)
     watching: list[Watching] = field(default_factory=list)
     lasting: list[Lasting] = field(default_factory=list)
+    sending: Sending = field(default_factory=Sending)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -96,7 +98,7 @@ class Results:
         judged += [verdict for footprint in self.memory for verdict in judge(footprint)]
         judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
-        judged += self.webbing.verdicts() + self.overloading.verdicts()
+        judged += self.webbing.verdicts() + self.overloading.verdicts() + self.sending.verdicts()
         judged += [verdict for serving in self.serving for verdict in serving.verdicts()]
         judged += [verdict for watching in self.watching for verdict in watching.verdicts()]
         judged += [verdict for lasting in self.lasting for verdict in lasting.verdicts()]
@@ -124,6 +126,7 @@ class Results:
             "capacity": [capacity.as_json() for capacity in self.capacity],
             "service": [serving.as_json() for serving in self.serving],
             "dashboard": [watching.as_json() for watching in self.watching],
+            "loadtest": self.sending.as_json(),
             "storages": [lasting.as_json() for lasting in self.lasting],
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
@@ -247,6 +250,7 @@ def sheets(results: Results) -> list[Sheet]:
         *(sheet for serving in results.serving for sheet in serving.sheets()),
         *(sheet for watching in results.watching for sheet in watching.sheets()),
         *(sheet for lasting in results.lasting for sheet in lasting.sheets()),
+        *results.sending.sheets(),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),

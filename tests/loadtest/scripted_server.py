@@ -89,18 +89,26 @@ def scripted(
     unix: str | None = None,
 ) -> Iterator[ScriptedServer]:
     server = ScriptedServer(answer)
+    with listening(lambda: Connected(server), server.port, tls=tls, unix=unix):
+        yield server
+
+
+@contextmanager
+def listening(
+    make: Callable[[], Any], port: int, *, tls: ssl.SSLContext | None = None, unix: str | None = None
+) -> Iterator[None]:
+    """Serve by protocols that `make` makes, in a thread."""
     loop = asyncio.new_event_loop()
     ready, stop = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        make: Any = lambda: Connected(server)  # noqa: E731
         if unix is not None:
-            listening: Any = await loop.create_unix_server(make, unix)
+            server: Any = await loop.create_unix_server(make, unix)
         else:
-            listening = await loop.create_server(make, HOST, server.port, ssl=tls, backlog=1024)
+            server = await loop.create_server(make, HOST, port, ssl=tls, backlog=1024)
         ready.set()
         await stop.wait()
-        listening.close()
+        server.close()
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -110,7 +118,7 @@ def scripted(
     thread.start()
     try:
         assert ready.wait(10)
-        yield server
+        yield
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)

@@ -19,7 +19,7 @@ from ratebound.loadtest.arrivals import (
     parse_span,
 )
 
-RATES = st.integers(1, 5000).map(float)
+RATES = st.integers(1, 1000).map(float)
 SPANS = st.integers(1, 40).map(lambda quarter: quarter / 4)
 
 
@@ -50,13 +50,14 @@ def test_a_ramp_sends_the_integral_of_its_rate(first: float, last: float, durati
     assert len(times) == math.ceil((Fraction(first) + Fraction(last)) / 2 * Fraction(duration))
     slope = (last - first) / duration
     for number, due in enumerate(times):
-        assert first * due + slope * due * due / 2 == pytest.approx(number, rel=1e-6, abs=1e-6)
+        assert math.isclose(first * due + slope * due * due / 2, number, rel_tol=1e-6, abs_tol=1e-6)
 
 
 @given(RATES, SPANS)
 def test_a_ramp_from_a_rate_to_the_same_rate_is_constant(rate: float, duration: float) -> None:
     ramp = list(RampArrivals(rate, rate, duration).due_times())
-    assert ramp == pytest.approx(list(ConstantArrivals(rate, duration).due_times()))
+    constant = list(ConstantArrivals(rate, duration).due_times())
+    assert all(math.isclose(one, other) for one, other in zip(ramp, constant, strict=True))
 
 
 @pytest.mark.parametrize(("first", "last"), [(0.0, 100.0), (100.0, 0.0)])
@@ -143,12 +144,12 @@ def test_a_duration_is_positive_and_ends(duration: float) -> None:
         parse_arrivals("5/s", duration)
 
 
-@given(st.text(max_size=30))
+@given(st.text(max_size=30) | st.from_regex(r"[0-9./]{1,9}[a-z]{1,3}", fullmatch=True))
 def test_any_text_is_a_rate_and_a_span_or_a_clear_error(text: str) -> None:
     for parse in (parse_rate, parse_span):
+        error = ""
         try:
-            value = parse(text)
-        except ValueError as error:
-            assert "expected for example" in str(error)  # noqa: PT017
-        else:
-            assert value > 0
+            assert parse(text) > 0
+        except ValueError as raised:
+            error = str(raised)
+        assert not error or "expected for example" in error

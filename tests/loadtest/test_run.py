@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from ratebound.loadtest import exchange, pool
 from ratebound.loadtest.addresses import LoadTestRefused, is_loopback
 from ratebound.loadtest.answer import MAX_ADVICE, NO_ADVICE, Advised, Answers
+from ratebound.loadtest.exchange import AdviceCache
 from ratebound.loadtest.identities import Clients, parse_identity
 from ratebound.loadtest.plan import LoadPlan, LoadTarget
 from ratebound.loadtest.progress import LatencyHistogram, Progress
@@ -165,6 +167,7 @@ def test_an_answer_that_does_not_come_is_a_timeout() -> None:
     assert ends(run) == {200: 40 - slow, "timeout": slow}
     assert all(answer.target == (answer.error == "timeout") for answer in run.answers)
     assert all(answer.done - answer.sent >= 0.3 for answer in run.answers if answer.error)
+    assert run.elapsed < 20
 
 
 def test_a_server_that_is_not_there_ends_the_run_early() -> None:
@@ -198,6 +201,14 @@ def test_requests_wait_for_a_connection_when_all_are_in_use_and_the_result_says_
     assert server.connections == run.connections == 2
     assert any("All 2 connections were in use" in note for note in run.notes)
     assert max(answer.sent for answer in run.answers) > 0.3  # late, and told
+
+
+def test_idle_connections_are_closed_before_the_server_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MAX_IDLE", 0.1)
+    with scripted() as server:
+        run = ran(server.url, "burst 3 every 800ms", 1.0)
+    assert ends(run) == {200: 6}
+    assert server.connections == server.lost == 6
 
 
 def test_requests_beyond_the_bound_in_flight_are_counted_as_unsent() -> None:
@@ -253,6 +264,19 @@ def test_rate_limit_headers_are_read() -> None:
     answers = list(run.answers)
     assert [answer.quotas[0].remaining for answer in answers] == [4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
     assert [answer.retry_after for answer in answers] == [None] * 5 + [7.0] * 5
+
+
+def test_a_reset_that_is_an_instant_is_compared_with_the_clock_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers()
+    cache = AdviceCache(answers)
+    lines = [(b"X-RateLimit-Limit", b"5"), (b"X-RateLimit-Reset", b"2000000100")]
+    waits = []
+    for moment in (2e9, 2e9 + 0.5, 2e9 + 40):
+        monkeypatch.setattr(exchange, "time", lambda moment=moment: moment)
+        waits.append(answers.advice(cache.read(lines)[0]).quotas[0].reset_after)
+    assert waits == [100.0, 100.0, 60.0]
+    dated = [*lines, (b"Date", b"Wed, 18 May 2033 03:34:00 GMT")]  # 2 000 000 040
+    assert answers.advice(cache.read(dated)[0]).quotas[0].reset_after == 60.0
 
 
 def test_an_obedient_client_sends_nothing_until_its_wait_is_over_and_then_one_probe() -> None:

@@ -1,6 +1,5 @@
 """The command `ratebound top`: the figures of a running service, or of applications that share a storage, live."""
 
-import http.client
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from ratebound.cli.app import _console
+from ratebound.cli.exchange import Unreachable, exchange
 from ratebound.cli.figures_page import figures_page
 from ratebound.cli.policy import _mistakes
 from ratebound.cli.state import _shared
@@ -30,7 +30,6 @@ from ratebound.storage.urls import open_storage
 ADMIN = "http://127.0.0.1:4293"  # the default of `ratebound serve`
 TOKEN = "RATEBOUND_ADMIN_TOKEN"
 PUBLISHED_WITHIN = 3.0  # seconds: every process that is alive has published in this time
-MOST_BYTES = 4_000_000  # of an answer
 
 Source = Callable[[], dict[str, Any]]  # returns a view; raises RateboundError
 
@@ -153,35 +152,22 @@ class _AdminSource:
         return view
 
     def _get(self, path: str) -> tuple[int, bytes]:
-        host, port = self._parts.hostname or "", self._parts.port
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            if self._context is not None:
-                client: http.client.HTTPConnection = http.client.HTTPSConnection(
-                    host, port, timeout=self._timeout, context=self._context
-                )
-            else:
-                client = http.client.HTTPConnection(host, port, timeout=self._timeout)
-            try:
-                headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
-                client.request("GET", path, headers={"accept": "application/json", **headers})
-                response = client.getresponse()
-                return response.status, response.read(MOST_BYTES)
-            finally:
-                client.close()
-        except ssl.SSLCertVerificationError as error:
+            answer = exchange(
+                self._parts,
+                target=path,
+                headers={"accept": "application/json", **headers},
+                timeout=self._timeout,
+                context=self._context,
+                shown=self._url,
+            )
+        except Unreachable as error:
             raise RateboundError(
-                f"the certificate of {self._url} is not valid here: {error.verify_message}. Name the authority that"
-                " signed it with --ca FILE"
+                f"no service answers at {self._url}: {error}. Start one with `ratebound serve`, give its address with"
+                " --admin, or read a storage with --storage"
             ) from None
-        except TimeoutError:
-            raise RateboundError(f"{self._url} did not answer within {self._timeout:g} s") from None
-        except http.client.HTTPException as error:
-            raise RateboundError(f"{self._url} does not speak HTTP: {type(error).__name__}") from None
-        except OSError as error:
-            raise RateboundError(
-                f"no service answers at {self._url}: {error.strerror or error}. Start one with `ratebound serve`, give"
-                " its address with --admin, or read a storage with --storage"
-            ) from None
+        return answer.status, answer.body or b""
 
     def _refused(self, status: int) -> str:
         if not self._token:

@@ -1,7 +1,7 @@
 """Clients of limited APIs: retries that do not make an outage worse, and pacing that keeps within limits."""
 
 from ratebound.client.backoff import Backoff
-from ratebound.client.body import RepeatableBody
+from ratebound.client.body import AsyncRepeatableBody, RepeatableBody
 from ratebound.client.call import CallReport
 from ratebound.client.call_events import NotReplayable
 from ratebound.client.circuit import CircuitBreaker, CircuitOpen
@@ -11,6 +11,7 @@ from ratebound.client.retry_budget import RetryBudget
 
 __all__ = [
     "AsyncPacer",
+    "AsyncRepeatableBody",
     "AsyncTurn",
     "Backoff",
     "CallReport",

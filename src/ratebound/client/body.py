@@ -12,7 +12,8 @@ from typing import Any
 class RepeatableBody:
     """A body that a function makes anew for each attempt: `content=RepeatableBody(lambda: rows())`.
 
-    The function returns an iterable of bytes, or an asynchronous one for asynchronous clients.
+    The function returns an iterable of bytes, or an asynchronous one for aiohttp. For httpx.AsyncClient use
+    `AsyncRepeatableBody`: it rejects every body that can be read without awaiting.
     """
 
     __slots__ = ("_make",)
@@ -36,6 +37,18 @@ class RepeatableBody:
         else:
             for part in made:
                 yield part
+
+
+class AsyncRepeatableBody:
+    """A body that a function makes anew for each attempt, for httpx.AsyncClient; see `RepeatableBody`."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, make: Callable[[], Iterable[bytes] | AsyncIterable[bytes]]) -> None:
+        self._body = RepeatableBody(make)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return aiter(self._body)
 
 
 def rewinding(body: object) -> Callable[[], object] | None:

@@ -48,8 +48,8 @@ class CallLogListener:
     def __call__(self, event: CallEvent) -> None:
         if isinstance(event, Attempted):
             if self._log.isEnabledFor(logging.DEBUG):
-                answer = event.error or event.status
-                text = f"attempt %(attempt)d of %(method)s to %(origin)s: {answer} after %(seconds).3g s"
+                result = "error" if event.error else "status"
+                text = f"attempt %(attempt)d of %(method)s to %(origin)s: %({result})s after %(seconds).3g s"
                 self._write(logging.DEBUG, "attempted", text, event, 0)
         elif isinstance(event, Paced):
             if self._log.isEnabledFor(logging.DEBUG):
@@ -58,7 +58,7 @@ class CallLogListener:
         elif isinstance(event, Retrying):
             self._say(logging.INFO, "retrying", "retry %(method)s to %(origin)s in %(wait).3g s: %(reason)s", event)
         elif isinstance(event, GaveUp):
-            because = BECAUSE.get(event.obstacle, event.obstacle)
+            because = BECAUSE.get(event.obstacle, "%(obstacle)s")
             text = f"gave up %(method)s to %(origin)s after %(attempts)d attempts (%(reason)s): {because}"
             self._say(logging.WARNING, "gave_up", text, event)
         elif isinstance(event, CircuitOpened):

@@ -16,7 +16,7 @@ grant is cut into parts; a part is tried at its beginning, with every span widen
 """
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
@@ -30,6 +30,7 @@ from ratebound.limit import ALGORITHMS, Limit
 FOREVER = 2**52  # microseconds; an instant after every run
 MOST_ALIGNMENTS = 400  # of fixed windows that are tried
 ANCHOR_PARTS = 16  # into which the span of a sliding counter's first grant is cut
+MOST_MISSING = 500  # refusals that are counted as grants for those after them
 TRANSITIONS = 5  # changes from refused to granted that say where windows begin
 
 
@@ -84,6 +85,7 @@ class Reading(NamedTuple):
     explains: Explains
     settled: bool
     fresh: Callable[[], State]  # makes an unused state with these windows
+    add: Callable[[Span], None]  # counts a refusal as a grant, in what `explains` returns from then on
     origin: int = 0  # what is subtracted from an instant before it is given to the kernel
 
 
@@ -95,36 +97,61 @@ def can_be_judged(limit: Limit) -> bool:
 def contradictions(limits: Sequence[Limit], seen: ClientSpans) -> Contradictions:
     """Return what contradicts the limits, with the windows placed where least does.
 
-    A grant must fit every limit, and a refusal one of them. Each limit chooses its own windows; if there are several
-    limits, a refusal is explained by any choice that explains the grants.
+    A grant must fit every limit, and a refusal one of them. Fixed windows are placed last, for the refusals that no
+    other limit explains. With two of them the first takes the best place for itself alone, which is not always the best
+    for both, so what contradicts them is not settled.
     """
-    readings = [_best_readings(limit, seen, alone=len(limits) == 1) for limit in limits]
-    surplus = max((found[0].surplus for found in readings), key=len)
-    every = [reading for found in readings for reading in found]
-    unfounded = [span for span in seen.refused if not any(reading.explains(span) for reading in every)]
-    most = min(_most(limit, found[0], seen) for limit, found in zip(limits, readings, strict=True))
+    ordered = sorted(limits, key=_is_fixed)
+    readings: list[Reading] = []
+    unexplained: Sequence[Span] = seen.refused
+    for limit in ordered:
+        reading = _best_reading(limit, seen, unexplained)
+        readings.append(reading)
+        unexplained = [span for span in unexplained if not reading.explains(span)]
+    unexplained = _missing_grants(readings, unexplained)
+    surplus = max((reading.surplus for reading in readings), key=len)
+    most = min(_most(limit, reading, seen) for limit, reading in zip(ordered, readings, strict=True))
     return Contradictions(
         surplus,
-        [Contradiction(span) for span in unfounded],
-        all(reading.settled for reading in every),
+        [Contradiction(span) for span in unexplained],
+        all(reading.settled for reading in readings) and sum(map(_is_fixed, limits)) < 2,
         max(most, len(seen.granted) - len(surplus)),
     )
 
 
-def _best_readings(limit: Limit, seen: ClientSpans, *, alone: bool) -> list[Reading]:
-    """Return the readings with the fewest surplus grants; of a limit that is alone, the one with least in all."""
-    best: list[Reading] = []
+def _missing_grants(readings: Sequence[Reading], unexplained: Sequence[Span]) -> list[Span]:
+    """Return the refusals that should have been grants. Each counts as one for those after it.
+
+    A server that refuses one request too early, and keeps to its count, refuses all others of that window too early.
+    """
+    missing: list[Span] = []
+    for span in sorted(unexplained, key=lambda span: span.end):
+        if len(missing) < MOST_MISSING and any(reading.explains(span) for reading in readings):
+            continue
+        missing.append(span)
+        if len(missing) < MOST_MISSING:
+            for reading in readings:
+                reading.add(span)
+    return missing
+
+
+def _is_fixed(limit: Limit) -> bool:
+    return limit.algorithm == "fixed-window"
+
+
+def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) -> Reading:
+    """Return the reading that fewest answers contradict, of all grants and of these refusals."""
+    best: Reading | None = None
     fewest = math.inf
     for reading in _readings(limit, seen):
         many = len(reading.surplus)
-        if alone and many < fewest:
-            many += _count_unexplained(seen.refused, reading.explains, fewest - many)
         if many < fewest:
-            best, fewest = [], many
-        if many == fewest and len(best) < (1 if alone else 16):
-            best.append(reading)
-        if alone and not fewest:
+            many += _count_unexplained(unexplained, reading.explains, fewest - many)
+        if best is None or many < fewest:
+            best, fewest = reading, many
+        if not fewest:
             break
+    assert best is not None
     return best
 
 
@@ -146,7 +173,7 @@ def _readings(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
         holding = _Holding(limit, seen)
         full = holding.log() if limit.algorithm == "sliding-log" else holding.bucket()
         surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted))
-        yield Reading(surplus, holding.explaining(full), True, lambda: _fresh(limit))
+        yield Reading(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
 
 
 def _fresh(limit: Limit) -> State:
@@ -205,9 +232,19 @@ class _Holding:
             self.begins = sorted([*[start] * limit.burst, *self.begins])
             self.ends = sorted([*[start] * limit.burst, *self.ends])
 
+        self._known: list[dict[int, bool]] = []
+
+    def add(self, span: Span) -> None:
+        """Count a span as a grant from now on."""
+        insort(self.begins, span.begin - self.widened)
+        insort(self.ends, span.end)
+        for known in self._known:
+            known.clear()
+
     def explaining(self, full: Full) -> Explains:
         """Return a function that returns True if the limit can have been used up at an instant of a span."""
         known: dict[int, bool] = {}
+        self._known.append(known)
 
         def is_full(now: int) -> bool:
             if now not in known:
@@ -227,11 +264,13 @@ class _Holding:
         """Compute with times in 1/count microseconds, so that nothing is rounded."""
         count, period, room = self.limit.count, self.limit.period_us, (self.limit.burst - 1) * self.limit.period_us
         arrivals = [-FOREVER * count]  # the arrival time after the first n ends
-        for end in self.ends:
-            arrivals.append(max(arrivals[-1], end * count) + period)
 
         def full(now: int) -> bool:
             past = bisect_left(self.ends, now)
+            if len(arrivals) != len(self.ends) + 1:
+                del arrivals[1:]
+                for end in self.ends:
+                    arrivals.append(max(arrivals[-1], end * count) + period)
             arrival, running = arrivals[past], bisect_right(self.begins, now) - past
             if running:
                 arrival = max(arrival, now * count) + running * period
@@ -277,7 +316,7 @@ def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
     for origin in origins:
         surplus = _surplus(limit, _fresh(limit), begins, ends, origin)
         explains = holding.explaining(holding.fixed(origin))
-        yield Reading(surplus, explains, complete, lambda: _fresh(limit), origin)
+        yield Reading(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
 
 
 def _alignments(period: int, seen: ClientSpans) -> tuple[list[int], bool]:
@@ -335,7 +374,7 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
             settled = False
     if not begins:
         holding = _Holding(limit, seen)
-        return Reading([], holding.explaining(holding.counter(0)), settled, lambda: _fresh(limit))
+        return Reading([], holding.explaining(holding.counter(0)), settled, partial(_fresh, limit), holding.add)
     readings = []
     for first, last in zip(cuts, [*cuts[1:], len(begins)], strict=True):
         since = begins[first] if first else -FOREVER
@@ -347,11 +386,17 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
             seen.used_before and not first,
         )
         readings.append(_anchored(limit, busy))
+
+    def add(span: Span) -> None:
+        for reading in readings:
+            reading.add(span)
+
     return Reading(
         [one for reading in readings for one in reading.surplus],
         lambda span: any(reading.explains(span) for reading in readings),
         settled,
         readings[0].fresh,
+        add,
     )
 
 
@@ -372,7 +417,7 @@ def _anchored(limit: Limit, busy: ClientSpans) -> Reading:
         if many < fewest:
             many += _count_unexplained(busy.refused, explains, fewest - many)
         if best is None or many < fewest:
-            best, fewest = Reading(surplus, explains, True, partial(_counter, limit, anchor)), many
+            best, fewest = Reading(surplus, explains, True, partial(_counter, limit, anchor), holding.add), many
         if not fewest:
             break
     assert best is not None

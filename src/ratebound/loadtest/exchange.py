@@ -1,17 +1,17 @@
 """One request on its way, and the seams between the schedule, the pool and the connections that carry it."""
 
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Protocol
 
-from ratebound.http.advice import parse_rate_limit, parse_retry_after
+from ratebound.http.advice import is_limit_field, parse_rate_limit, parse_retry_after
 from ratebound.loadtest.answer import Advised, Answers
 
 MAX_CACHED = 8192
-WORDS = (b"limit", b"retry", b"quota", b"remaining", b"reset")
-RawLines = list[tuple[bytes, bytes]]
+RawLine = tuple[bytes, bytes]
+RawLines = list[RawLine]
 
 
-class Exchange:
+class LoadExchange:
     """One request: what is sent, and where it stands."""
 
     __slots__ = ("client", "due", "is_over", "probe", "request", "sent", "started", "stream", "target", "wire")
@@ -44,10 +44,10 @@ class LoadWire(Protocol):
     def used(self) -> float:
         """When it was used last."""
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: LoadExchange) -> None:
         """Send a request now. There must be room."""
 
-    def give_up(self, exchange: Exchange) -> None:
+    def give_up(self, exchange: LoadExchange) -> None:
         """Stop waiting for an answer. The exchange is already over."""
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Finish(Protocol):
     """The function that receives every end of an exchange."""
 
     def __call__(
-        self, exchange: Exchange, status: int, error: int = 0, lines: RawLines | None = None, done: float = 0.0
+        self, exchange: LoadExchange, status: int, error: int = 0, lines: RawLines | None = None, done: float = 0.0
     ) -> None:
         """Record an answer, or an error with status 0."""
 
@@ -70,24 +70,28 @@ class AdviceCache:
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
-        self._cached: dict[tuple[tuple[bytes, bytes], ...], tuple[int, float | None]] = {}
+        self._cached: dict[tuple[object, ...], tuple[int, float | None]] = {}
 
     def read(self, lines: RawLines) -> tuple[int, float | None]:
-        """Return the number of the advice and its Retry-After. The lines include Date, if there was one."""
-        key = tuple(lines)
+        """Return the number of the advice and its Retry-After. Date is the last line, if there was one."""
+        has_date = lines[-1][0] in (b"date", b"Date")
+        # Without Date, a reset that is an instant is compared with our clock: it is read anew every second.
+        moment = 0.0 if has_date else time()
+        key = (int(moment), *lines)
         found = self._cached.get(key)
         if found is None:
             if len(self._cached) >= MAX_CACHED:
                 self._cached.clear()
             text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in lines]
-            advice = Advised(parse_retry_after(text), tuple(parse_rate_limit(text)))
+            clock = moment or None
+            advice = Advised(parse_retry_after(text, now=clock), tuple(parse_rate_limit(text, now=clock)))
             found = self._cached[key] = self._answers.number_of(advice), advice.retry_after
         return found
 
 
 def tells_limits(name: bytes) -> bool:
     """Return True if a header with this name, in lower case, may say something about limits."""
-    return name == b"age" or any(word in name for word in WORDS)
+    return name == b"age" or is_limit_field(name.decode("latin-1"))
 
 
 now = monotonic  # the one clock of a run

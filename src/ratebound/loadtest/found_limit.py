@@ -2,7 +2,7 @@
 
 For each algorithm the answers leave a range for each number: a grant says that a period is not longer, a refusal that
 it is not shorter. The roundest limit in that range is a candidate, and `bounds` says which candidates explain every
-answer. Token bucket, GCRA and leaky bucket grant the same requests, so they are found as one.
+answer. A token bucket and GCRA grant the same requests, so they are found as one; a leaky bucket answers later.
 """
 
 import math
@@ -18,6 +18,7 @@ from ratebound.loadtest.bounds import FOREVER, ClientSpans, Span, contradictions
 SECOND = 1_000_000
 CLIENTS = 3  # those with the most answers are looked at
 ANSWERS = 4_000  # grants of a client, and refusals, that are looked at
+QUEUES = 4  # times as long as refusals take grants that have waited in a queue
 ROUND_PERIODS = (
     *(86_400 * SECOND, 3_600 * SECOND, 60 * SECOND, 30 * SECOND, 15 * SECOND, 10 * SECOND, 5 * SECOND),
     *(SECOND, 500_000, 250_000, 100_000, 50_000, 10_000, 5_000, 1_000, 100, 10, 1),
@@ -55,7 +56,7 @@ class FoundLimit(NamedTuple):
 def _name(limit: Limit, is_aligned: bool | None) -> str:
     if limit.algorithm == "fixed-window" and is_aligned is not None:
         return "fixed window, aligned to the clock" if is_aligned else "fixed window"
-    return "token bucket" if limit.algorithm == "token-bucket" else limit.algorithm.replace("-", " ")
+    return "token bucket or GCRA" if limit.algorithm == "token-bucket" else limit.algorithm.replace("-", " ")
 
 
 def find_limit(seen: Mapping[int, ClientSpans], *, started: float = 0.0) -> FoundLimit:
@@ -64,7 +65,10 @@ def find_limit(seen: Mapping[int, ClientSpans], *, started: float = 0.0) -> Foun
     busiest = [_telling(spans) for spans in sorted(refused, key=_size, reverse=True)[:CLIENTS]]
     if not busiest:
         return FoundLimit()
-    candidates = dict.fromkeys(limit for spans in busiest for limit in _candidates(spans))
+    queued = _decided_at_once(busiest)
+    if queued is not None:
+        busiest = queued
+    candidates = dict.fromkeys(limit for spans in busiest for limit in _candidates(spans, queued=queued is not None))
     best: dict[str, tuple[int, Limit]] = {}
     for limit in candidates:
         fewest = best.get(limit.algorithm, (math.inf, limit))[0]
@@ -85,6 +89,23 @@ def find_limit(seen: Mapping[int, ClientSpans], *, started: float = 0.0) -> Foun
 
 def _size(spans: ClientSpans) -> int:
     return len(spans.granted) + len(spans.refused)
+
+
+def _decided_at_once(clients: Sequence[ClientSpans]) -> list[ClientSpans] | None:
+    """Return the answers as those of a queue, or None if they are not.
+
+    A leaky bucket decides at once and answers later. So if grants take much longer than refusals, a grant is taken to
+    be decided as soon as the slowest refusals are.
+    """
+    took = sorted(span.end - span.begin for spans in clients for span in spans.refused)
+    grants = sorted(span.end - span.begin for spans in clients for span in spans.granted)
+    usual = took[len(took) * 99 // 100]
+    if grants[len(grants) // 2] < QUEUES * took[len(took) * 9 // 10]:
+        return None
+    return [
+        spans._replace(granted=[Span(span.begin, min(span.end, span.begin + usual)) for span in spans.granted])
+        for spans in clients
+    ]
 
 
 def _telling(spans: ClientSpans) -> ClientSpans:
@@ -114,7 +135,10 @@ def _without_period(spans: ClientSpans) -> FoundLimit:
     return FoundLimit((), 0, _at_once(spans), max(until - first, 0) / SECOND)
 
 
-def _candidates(spans: ClientSpans) -> Iterator[Limit]:
+def _candidates(spans: ClientSpans, *, queued: bool) -> Iterator[Limit]:
+    if queued:
+        yield from _buckets(spans, _at_once(spans), "leaky-bucket")
+        return
     at_once = _at_once(spans)
     changes = _changes(spans)
     counts = _nearby([at_once])
@@ -123,7 +147,7 @@ def _candidates(spans: ClientSpans) -> Iterator[Limit]:
         yield from _windows(count, "sliding-counter", _counter_period(spans, count))
     for count in _nearby([at_once, *_runs(spans, changes)]):
         yield from _windows(count, "fixed-window", _fixed_period(spans, changes, count))
-    yield from _buckets(spans, at_once)
+    yield from _buckets(spans, at_once, "token-bucket")
 
 
 def _nearby(counts: Iterable[int]) -> list[int]:
@@ -165,15 +189,15 @@ def _counter_period(spans: ClientSpans, count: int) -> tuple[float, float]:
     The first window begins with the first grant. In the second, the j-th grant comes after j/count of the period.
     """
     begins, ends = sorted(one.begin for one in spans.granted), sorted(one.end for one in spans.granted)
-    refusals = sorted(one.begin for one in spans.refused)
     low, high = 0.0, math.inf
     for j in range(1, min(count, len(begins) - count)):
-        share = 1 + j / count
-        place = count + j - 1
-        high = min(high, (ends[place] - begins[0]) / share)
-        before = bisect_left(refusals, begins[place])
-        if before:
-            low = max(low, (refusals[before - 1] - ends[0]) / share)
+        high = min(high, (ends[count + j - 1] - begins[0]) / (1 + j / count))
+    for span in spans.refused:
+        second = bisect_right(begins, span.end) - count + 1  # the first of the second window that was not there yet
+        if second < 1:
+            return 0.0, 0.0
+        if second < count:
+            low = max(low, (span.begin - ends[0]) / (1 + second / count))
     return low, high
 
 
@@ -211,7 +235,7 @@ def _fixed_period(spans: ClientSpans, changes: Sequence[Span], count: int) -> tu
         between = bisect_right(begins, change.begin) - bisect_right(begins, first.begin)
         windows = round(between / count)
         if not windows:
-            return 0.0, 0.0
+            continue  # another refusal from before the same boundary
         low = max(low, (change.begin - first.end) / windows)
         high = min(high, (change.end - first.begin) / windows)
     return low, high
@@ -228,7 +252,7 @@ def _is_aligned(limit: Limit, clients: Sequence[ClientSpans], started: float) ->
     return True
 
 
-def _buckets(spans: ClientSpans, at_once: int) -> Iterator[Limit]:
+def _buckets(spans: ClientSpans, at_once: int, algorithm: str) -> Iterator[Limit]:
     """Return buckets whose burst and rate the answers leave possible."""
     begins, ends = sorted(one.begin for one in spans.granted), sorted(one.end for one in spans.granted)
     first = min(span.end for span in spans.refused)
@@ -239,9 +263,10 @@ def _buckets(spans: ClientSpans, at_once: int) -> Iterator[Limit]:
     guess = at_once - (first - begins[0]) / max(step, 1)
     bursts = sorted(range(1, at_once + 1), key=lambda burst: abs(burst - guess))[:8]
     for burst in bursts:
-        low, high = _interval(spans, begins, ends, burst)
+        # A bucket of one unit is full again before each grant: it grants what a log of one does
+        low, high = _interval(spans, begins, ends, burst) if burst > 1 else _log_period(spans, 1)
         if low < high:
-            limit = _rate(low, high, burst)
+            limit = _rate(low, high, burst, algorithm)
             if limit is not None:
                 yield limit
 
@@ -258,7 +283,7 @@ def _interval(spans: ClientSpans, begins: Sequence[int], ends: Sequence[int], bu
     return low, high
 
 
-def _rate(low: float, high: float, burst: int) -> Limit | None:
+def _rate(low: float, high: float, burst: int, algorithm: str) -> Limit | None:
     """Return the roundest bucket whose units are between `low` and `high` microseconds apart."""
     for period in (SECOND, 60 * SECOND, 3_600 * SECOND):
         least, most = math.ceil(period / high) if high < math.inf else 1, math.floor(period / max(low, 1e-6))
@@ -266,7 +291,7 @@ def _rate(low: float, high: float, burst: int) -> Limit | None:
             count = math.ceil(least / step) * step
             if 0 < count <= most:
                 try:
-                    return Limit(count, period, burst, "token-bucket")
+                    return Limit(count, period, burst, algorithm)
                 except InvalidLimit:
                     return None
     return None

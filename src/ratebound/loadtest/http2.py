@@ -4,10 +4,11 @@ Without TLS the connection begins with HTTP/2 at once (prior knowledge); with TL
 A connection carries its first request after the server's settings have come, since they say how many it takes.
 """
 
+from functools import lru_cache
 from typing import Any
 
 from ratebound.loadtest.answer import ERROR_NUMBERS
-from ratebound.loadtest.exchange import Exchange, Finish, RawLines, now, tells_limits
+from ratebound.loadtest.exchange import Finish, LoadExchange, RawLines, now, tells_limits
 from ratebound.loadtest.identities import ClientMarks
 from ratebound.loadtest.plan import LoadTarget
 
@@ -33,6 +34,8 @@ MALFORMED = ERROR_NUMBERS["malformed"]
 NO_HTTP2 = ERROR_NUMBERS["no-http2"]
 STREAM = ERROR_NUMBERS["stream"]
 TOO_LARGE = ERROR_NUMBERS["too-large"]
+
+_tells_limits = lru_cache(4096)(tells_limits)
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -61,7 +64,7 @@ class _SentStream:
 
     __slots__ = ("body", "exchange", "lines", "received", "status")
 
-    def __init__(self, exchange: Exchange, body: bytes) -> None:
+    def __init__(self, exchange: LoadExchange, body: bytes) -> None:
         self.exchange = exchange
         self.body = body  # what is still to be sent
         self.status = 0
@@ -117,7 +120,7 @@ class Http2Wire:
         """True if no exchange is on its way."""
         return not self._streams
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: LoadExchange) -> None:
         """Send a request now."""
         fields, body = exchange.request
         number = self._h2.get_next_available_stream_id()
@@ -132,7 +135,7 @@ class Http2Wire:
             self._send_body(number, stream)
         self._flush()
 
-    def give_up(self, exchange: Exchange) -> None:
+    def give_up(self, exchange: LoadExchange) -> None:
         """Cancel the stream. The connection carries on."""
         if self._streams.pop(exchange.stream, None) is not None and not self._is_closed:
             self._reset(exchange.stream)
@@ -259,7 +262,7 @@ class Http2Wire:
                 stream.status = int(value)
             elif name == b"date":
                 date = (bytes(name), bytes(value))
-            elif tells_limits(name):
+            elif _tells_limits(name):
                 stream.lines.append((bytes(name), bytes(value)))
         if date is not None and stream.lines:
             stream.lines.append(date)

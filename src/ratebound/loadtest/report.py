@@ -221,7 +221,7 @@ def _kept(
         return LoadCheck(KEPT, UNKNOWN, "no request was granted or refused")
     wrong = [verdict for verdict in verdicts if verdict.too_many or verdict.too_few]
     certain = [verdict for verdict in wrong if verdict.settled]
-    text = "; ".join(limit.text for limit in expected.limits)
+    text = limit_words(expected.limits)
     granted = sum(verdict.granted for verdict in verdicts)
     examples = [
         f"{_client_name(verdict.client)}: {evidence}" for verdict in certain or wrong for evidence in verdict.evidence
@@ -241,7 +241,17 @@ def _kept(
     least, most = sum(verdict.at_least for verdict in verdicts), sum(verdict.at_most for verdict in verdicts)
     used = "" if fresh else "; it was in use before the test"
     who = f" for each of {len(verdicts)} clients" if len(verdicts) > 1 else ""
-    return LoadCheck(KEPT, PASS, f"{text}{who}: granted {granted:,}, allowed {least:,} to {most:,}{used}")
+    allowed = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    return LoadCheck(KEPT, PASS, f"{text}{who}: granted {granted:,}, allowed {allowed}{used}")
+
+
+def limit_words(limits: Sequence[Limit]) -> str:
+    """Return limits in the notation, with the algorithm of each."""
+    texts = [limit.text for limit in limits]
+    return "; ".join(
+        text if limit.algorithm in text else f"{text} {limit.algorithm}"
+        for text, limit in zip(texts, limits, strict=True)
+    )
 
 
 def _client_name(client: int) -> str:
@@ -254,7 +264,7 @@ def _headers_agree(limits: Sequence[Limit], quotas: Sequence[Any], told: str) ->
     if not limits or not quotas:
         return
     given = [(limit.burst, -(-limit.refill_us // SECOND)) for limit in limits]
-    text = "; ".join(limit.text for limit in limits)
+    text = limit_words(limits)
     for quota in quotas:
         if not any(quota.limit == burst and quota.window in (None, window) for burst, window in given):
             yield LoadCheck(name, FAIL, f"they say {told}; configured is {text}")
@@ -349,7 +359,7 @@ def summary(report: LoadReport) -> str:
         lines += ["", "Examples:", *(f"  {example}" for example in examples)]
     lines += ["", "Limit"]
     if report.expected.limits:
-        text = "; ".join(limit.text for limit in report.expected.limits)
+        text = limit_words(report.expected.limits)
         lines.append(f"  expected: {text} ({report.expected.source})")
     lines.append(f"  headers:  {report.told or 'none'}")
     lines.append(f"  found:    {report.found.words}")
@@ -367,6 +377,7 @@ def _conclusion(report: LoadReport) -> str:
     if failed:
         return f"{len(failed)} of {len(report.checks)} checks failed"
     if report.exit_status:
-        return "the test cannot say whether the limit was kept"
+        names = [check.name for check in report.checks if check.outcome == UNKNOWN and check.name in DECISIVE]
+        return f"it cannot be said: {', '.join(name.lower() for name in names)}"
     open_ones = sum(check.outcome == UNKNOWN for check in report.checks)
     return "no check failed" + (f"; {open_ones} had nothing to look at" if open_ones else "")

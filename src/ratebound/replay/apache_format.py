@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from ratebound.replay.format_string import Line, Piece, Variable, assemble
+from ratebound.replay.format_string import LineParts, Piece, Variable, assemble
 from ratebound.replay.log_file import LogError
 
 COMMON = '%h %l %u %t "%r" %>s %b'
@@ -28,7 +28,7 @@ _DIRECTIVE = re.compile(r"%(?:!?[0-9,]+)?([<>])?(?:\{([^}]*)\})?([<>])?(\^?[A-Za
 _LINE = re.compile(r"""\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+\S+)?\s*""")
 
 
-def apache_line(text: str, *, mapping: Mapping[str, str] | None = None) -> Line:
+def apache_line(text: str, *, mapping: Mapping[str, str] | None = None) -> LineParts:
     """Return what a line has that Apache writes with this LogFormat. The whole directive may be given, too.
 
     Raises LogError if the format has no time, or one that replay cannot read.
@@ -84,7 +84,8 @@ def _add_directive(pieces: list[Piece], match: re.Match[str]) -> None:
         meaning, rank = _MEANINGS.get(letter, ("", 0)) if argument is None else ("", 0)
         if letter == "s" and ">" in (match[1], match[3]):
             rank = 0
-        pieces.append(Variable(spelling, argument or _FIELDS.get(letter, letter), meaning, rank))
+        pattern = "[0-9]+" if letter == "p" else ""
+        pieces.append(Variable(spelling, argument or _FIELDS.get(letter, letter), meaning, rank, pattern=pattern))
 
 
 def _add_time(pieces: list[Piece], argument: str, spelling: str) -> None:

@@ -6,7 +6,7 @@ https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs
 
 from collections.abc import Mapping
 
-from ratebound.replay.format_string import Line, Piece, Variable, assemble
+from ratebound.replay.format_string import LineParts, Piece, Variable, assemble
 from ratebound.replay.text_format import QUOTED, Part, literal, quoted, value
 
 CLOUDFRONT_FIELDS = (
@@ -30,12 +30,13 @@ _CLOUDFRONT = {
 }
 # The request has a whole URL: "GET https://api.example.com:443/users?page=2 HTTP/2.0".
 _ALB_REQUEST = Part(
-    r'"(?:([A-Z][A-Z_-]*) [a-z]+://([^/?" \n]*?)(?::(?:80|443))?([/?][^" \n]*)? [^" \n]*(?=")|' + QUOTED + ')"',
-    ("method", "host", "target"),
+    r'(?:([A-Z][A-Z_-]*) [a-z]+://([^/" \n]*)([^" \n]*) [^" \n]*(?=")|' + QUOTED + ")",
+    ("method", "host and port", "target"),
+    fast=r'(?:([A-Z][A-Z_-]*) [a-z]+://([^/]*)([^ ]*) [^"]*|(?![A-Z])[^"]*)',
 )
 
 
-def alb_line() -> Line:
+def alb_line() -> LineParts:
     """Return what a line of an Application Load Balancer has. Its time is when the request came."""
     parts = [
         value("=type"),
@@ -52,16 +53,16 @@ def alb_line() -> Line:
         parts += [literal(" "), value(f"={name}", r"[^ \n]+")]
     parts += [literal(" "), value("status"), literal(" "), value("=target_status_code")]
     parts += [literal(" "), value("=received_bytes"), literal(" "), value("=sent_bytes")]
-    parts += [literal(" "), _ALB_REQUEST, literal(" "), quoted("agent")]
+    parts += [literal(' "'), _ALB_REQUEST, literal('" '), quoted("agent")]
     parts += [literal(" "), value("=ssl_cipher"), literal(" "), value("=ssl_protocol")]
     parts += [literal(" "), value("=target_group_arn"), literal(" "), quoted("=trace_id")]
     parts += [literal(" "), quoted("=domain_name"), literal(" "), quoted("=chosen_cert_arn")]
     parts += [literal(" "), value("=matched_rule_priority"), literal(" ")]
     parts += [Part(r"([0-9TZ:.-]+)", ("iso time",)), Part(r"(?: [^\n]*)?")]
-    return Line(parts, 1_000)
+    return LineParts(parts, 1_000)
 
 
-def cloudfront_line(fields: str = CLOUDFRONT_FIELDS, *, mapping: Mapping[str, str] | None = None) -> Line:
+def cloudfront_line(fields: str = CLOUDFRONT_FIELDS, *, mapping: Mapping[str, str] | None = None) -> LineParts:
     """Return what a line of CloudFront has, from its header "#Fields:". Raises LogError if there is no time."""
     pieces: list[Piece] = []
     names = fields.split()

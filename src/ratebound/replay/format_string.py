@@ -11,7 +11,6 @@ from typing import NamedTuple
 from ratebound.replay.log_file import LogError
 from ratebound.replay.text_format import DURATIONS, QUOTED, SPELLINGS, TIMES, Part, literal, request_line
 
-BARE_QUOTED = r'[^"\n]*(?:"(?! |\n)[^"\n]*)*'  # of a server that writes quotes in a value as they are
 LIST = r"[^ ,\n]+(?:(?:, | : |,)[^ ,\n]+)*"
 LOCAL_TIME = r"[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[0-9:]{8} [+-][0-9]{4}"
 TIME, TARGET = "time", "target or path"
@@ -39,14 +38,14 @@ Piece = str | Variable
 _NEVER_EMPTY = {"address", "method", "status", *TIMES, *DURATIONS}  # or "-" is read elsewhere
 
 
-class Line(NamedTuple):
-    """What a format string says about a line."""
+class LineParts(NamedTuple):
+    """The parts of a line, and the resolution of its times."""
 
     parts: list[Part]
     resolution: int  # of its times, in microseconds
 
 
-def assemble(pieces: Sequence[Piece], *, mapping: Mapping[str, str] | None = None, escaped: bool = True) -> Line:
+def assemble(pieces: Sequence[Piece], *, mapping: Mapping[str, str] | None = None, escaped: bool = True) -> LineParts:
     """Return the parts of a line. `escaped` is True if the server escapes quotes in values.
 
     `mapping` gives names of fields for meanings. Raises LogError if it names a field that the format does not have, if
@@ -68,7 +67,7 @@ def assemble(pieces: Sequence[Piece], *, mapping: Mapping[str, str] | None = Non
         before = pieces[position - 1] if position else ""
         after = pieces[position + 1] if position + 1 < len(pieces) else ""
         parts.append(_part(piece, meaning, before, after, escaped))
-    return Line(parts, resolution)
+    return LineParts(parts, resolution)
 
 
 def _mapped(pieces: Sequence[Piece], mapping: Mapping[str, str]) -> list[Piece]:
@@ -113,17 +112,23 @@ def _part(variable: Variable, meaning: str, before: Piece, after: Piece, escaped
     if variable.pattern:
         pattern = variable.pattern
     elif end == '"' and isinstance(before, str) and before.endswith('"'):
-        pattern = QUOTED if escaped else BARE_QUOTED
+        pattern = QUOTED if escaped else _bare_quoted(after)
     elif variable.meaning == "local time" and end == " ":
         pattern = LOCAL_TIME
     elif variable.meaning == "user" and after.startswith(" ["):
-        pattern = r"[^ \n]+(?: [^ \[\n]+)*"
+        pattern = r"[^ \n]+(?: [^ \[\n]*)*"
     else:
         pattern = rf"[^\n{re.escape(end)}]*"
     if meaning in _NEVER_EMPTY:
         return Part(f"({pattern})", (meaning,))
     stop = re.escape(end) if end else "$"
     return Part(f"(?:-(?={stop})|({pattern}))", (meaning,), f"(?:{pattern})")
+
+
+def _bare_quoted(after: str) -> str:
+    """Return the pattern of a value in quotes that are not escaped: it ends before the text `after`."""
+    end = re.escape(after) if len(after) > 1 else f"{after}$"
+    return rf'[^"\n]*(?:(?!{end})"[^"\n]*)*'
 
 
 def _pattern_before_variable(variable: Variable, after: Variable) -> str:

@@ -19,6 +19,7 @@ from ratebound.replay.text_format import Malformed, last_address, new_entry, pee
 
 MOST_FIELDS = 200  # of one line
 LONGEST_VALUE = 4_096  # characters of a field
+EARLIEST = 946_684_800_000_000  # the year 2000: smaller numbers are durations, or else
 
 # A time at which the request came; then a time at which it was logged, from which a duration is subtracted.
 STARTS = ("StartUTC", "StartLocal", "start_time", "startTime", "request_start")
@@ -269,7 +270,7 @@ def _fits_meaning(content: Any, meaning: str) -> bool:
         return type(content) is str and _REQUEST_LINE.fullmatch(content) is not None
     if meaning == "time":
         try:
-            return (_read_time_text(content) if type(content) is str else read_epoch(content)) > 0
+            return (_read_time_text(content) if type(content) is str else read_epoch(content)) >= EARLIEST
         except (ValueError, TypeError, OverflowError):
             return False
     return True

@@ -4,7 +4,7 @@ A busy log has many lines per second, so texts of times are read once and kept: 
 tenth of reading it. Each table is bounded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 
 SECOND = 1_000_000
@@ -87,6 +87,36 @@ def read_epoch_text(text: str) -> int:
     if point and len(whole) == 10 and len(part) in (3, 6) and whole.isdecimal() and part.isdecimal():
         return int(whole) * SECOND + int(part.ljust(6, "0"))
     return read_epoch(float(text))
+
+
+def read_epoch_column(texts: Sequence[str]) -> list[int] | None:
+    """Return the times of numbers like 1794830400.123, or None if some are written differently."""
+    joined = ",".join(texts)
+    count = len(texts)
+    if len(joined) != 15 * count - 1 or joined[10::15] != "." * count or joined[14::15] != "," * (count - 1):
+        return None
+    digits = joined.replace(".", "")
+    if not (digits.isascii() and digits.replace(",", "").isdecimal()):
+        return None
+    return [1000 * int(text) for text in digits.split(",")]
+
+
+def read_iso_column(texts: Sequence[str]) -> list[int] | None:
+    """Return the times of texts like 2026-11-16T12:00:00.123Z, or None if some are written differently."""
+    count = len(texts)
+    size = len(texts[0])
+    joined = ",".join(texts)
+    step = size + 1
+    if (
+        not 24 <= size <= 27
+        or len(joined) != step * count - 1
+        or joined[19::step] != "." * count
+        or joined[size - 1 :: step] != "Z" * count
+        or joined[size::step] != "," * (count - 1)
+    ):
+        return None
+    seconds, scale = _seconds, 10 ** (27 - size)
+    return [seconds[text[:19]] + int(text[20:-1]) * scale for text in texts]
 
 
 def read_seconds(text: str) -> int:

@@ -15,7 +15,9 @@ from urllib.parse import unquote
 from ratebound.replay.entry import Entry
 from ratebound.replay.log_time import (
     Kept,
+    read_epoch_column,
     read_epoch_text,
+    read_iso_column,
     read_iso_time,
     read_local_time,
     read_microseconds,
@@ -29,6 +31,7 @@ TIMES: dict[str, Callable[[str], int]] = {
     "iso time": read_iso_time,
     "epoch": read_epoch_text,
 }
+TIME_COLUMNS = {"epoch": read_epoch_column, "iso time": read_iso_column}
 DURATIONS: dict[str, Callable[[str], int]] = {
     "seconds": read_seconds,
     "milliseconds": read_milliseconds,
@@ -42,13 +45,13 @@ REQUEST = (
 )
 # A class of one character, such as [^"], is matched several times as fast as a class of three.
 _FASTER = {
-    REQUEST: r'(?:([A-Z][A-Z_-]*) ([^ ]+) HTTP/[0-9.]+(?=")|(?![A-Z])[^"]*)',
     QUOTED: '[^"]*',
     r"[^\n\ ]": "[^ ]",
     r"[^ \n]": "[^ ]",
     r"[^\n\]]": r"[^\]]",
     "[^\\n\\\t]": r"[^\t]",
     r'[^\n"]': '[^"]',
+    r'[^"\n]': '[^"]',
 }
 ESCAPES = re.compile(r"""(?:\\x[0-9A-Fa-f]{2})+|\\u[0-9A-Fa-f]{4}|\\["\\/]""")
 
@@ -68,6 +71,11 @@ def last_address(text: str) -> str:
     return text.rpartition(",")[2].strip()
 
 
+def usual_host(text: str) -> str:
+    """Return the host of a URL without the usual ports."""
+    return text.removesuffix(":443").removesuffix(":80")
+
+
 def decode_percent(text: str) -> str:
     """Return the text of a value in percent-encoding. Control characters stay encoded."""
     plain = unquote(text, errors="strict") if text.isascii() else text
@@ -78,6 +86,7 @@ def decode_percent(text: str) -> str:
 SPELLINGS: dict[str, tuple[str, Callable[[str], str]]] = {
     "address and port": ("address", peer_address),
     "addresses": ("address", last_address),
+    "host and port": ("host", usual_host),
     "encoded agent": ("agent", decode_percent),
 }
 
@@ -96,6 +105,7 @@ class Part(NamedTuple):
     pattern: str
     meanings: tuple[str, ...] = ()
     plain: str = ""  # the pattern without groups, for a reader that does not want this field
+    fast: str = ""  # the pattern for usual lines only; empty: the general one, with faster classes of characters
 
 
 def literal(text: str) -> Part:
@@ -120,7 +130,8 @@ def request_line(end: str = '"') -> Part:
     A space belongs to the target unless the protocol follows. A line without an HTTP request has an empty method.
     """
     if end == '"':
-        return Part(REQUEST, ("method", "target"), QUOTED)
+        fast = r'(?:([A-Z][A-Z_-]*) ([^ ]+) HTTP/[0-9.]+(?=")|(?![A-Z])[^"]*)'
+        return Part(REQUEST, ("method", "target"), QUOTED, fast)
     stop = re.escape(end)
     target = rf"[^ \n{stop}]+(?: (?!HTTP/[0-9.]+{stop})[^ \n{stop}]*)*"
     other = rf"[^\n{stop}]*"
@@ -148,18 +159,17 @@ class TextFormat:
     ) -> None:
         self.name = name
         self.resolution = resolution
-        pattern = ""
+        general = fast = ""
         meanings: list[str] = []
         for part in parts:
+            pattern = part.plain or part.pattern
             if part.meanings and _wanted(part.meanings[0], fields):
-                pattern += part.pattern
+                pattern = part.pattern
                 meanings += part.meanings
-            else:
-                pattern += part.plain or part.pattern
-        self._pattern = re.compile(rf"^{pattern}\n", re.MULTILINE)
-        for slow, fast in _FASTER.items():
-            pattern = pattern.replace(slow, fast)
-        self._fast_pattern = re.compile(rf"^{pattern}\n", re.MULTILINE)
+            general += pattern
+            fast += part.fast or _faster(pattern)
+        self._pattern = re.compile(rf"^{general}\n", re.MULTILINE)
+        self._fast_pattern = re.compile(rf"^{fast}\n", re.MULTILINE)
         self._meanings = tuple(meanings)
         self._fields = tuple(meaning[1:] for meaning in meanings if meaning.startswith("="))
         self._times = {name: Kept(read) for name, read in TIMES.items() if name in meanings}
@@ -181,7 +191,7 @@ class TextFormat:
             _unescape_columns(columns)
         for meaning, usual, function in self._spellings:
             columns[usual] = list(map(function, columns[meaning]))
-        empty = repeat("", len(found))
+        empty = repeat("")
         return list(
             map(
                 new_entry,
@@ -217,8 +227,12 @@ class TextFormat:
         return found
 
     def _arrivals(self, columns: Mapping[str, Sequence[str]]) -> Iterable[int]:
+        ends: Iterable[int] | None = None
         for name, table in self._times.items():
-            ends: Iterable[int] = map(table.__getitem__, columns[name])
+            read_column = TIME_COLUMNS.get(name)
+            if read_column is None or (ends := read_column(columns[name])) is None:
+                ends = map(table.__getitem__, columns[name])
+        assert ends is not None
         for name, table in self._durations.items():
             ends = map(sub, ends, map(table.__getitem__, columns[name]))
         return ends
@@ -242,6 +256,12 @@ class TextFormat:
 
 def _wanted(meaning: str, fields: Collection[str] | None) -> bool:
     return fields is None or not meaning.startswith("=") or meaning[1:] in fields
+
+
+def _faster(pattern: str) -> str:
+    for general, fast in _FASTER.items():
+        pattern = pattern.replace(general, fast)
+    return pattern
 
 
 def _joined_target(path: str, query: str) -> str:

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from ratebound.replay.entry import Entry
 
-MOST_KEPT = 250_000  # entries, whatever the window
+MOST_KEPT = 100_000  # entries, whatever the window: about 70 MB
 
 _time_of = itemgetter(0)
 

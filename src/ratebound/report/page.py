@@ -16,11 +16,12 @@ TEXTS = ("client", "day", "rule")  # columns of text; all others hold numbers
 STYLE = """
 :root { color-scheme: light dark; --ground: #f4f5f7; --card: #fff; --sunken: #e9ecf1; --line: #e1e4ea; --text: #1b2130;
   --muted: #5a6475; --lower: #4f74e8; --upper: #c2352b; --upper-fill: #f6c9c4; --owed: #8a5300; --owed-fill: #f3d9a8;
+  --good: #14683a; --good-fill: #d3efdd;
   --sans: -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Liberation Sans", Arial, sans-serif;
   --mono: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 @media (prefers-color-scheme: dark) { :root { --ground: #0e1117; --card: #161a22; --sunken: #262d39; --line: #2a313d;
   --text: #e7eaf0; --muted: #9ba6b6; --lower: #7d9bff; --upper: #ff8a80; --upper-fill: #5c2a2a; --owed: #eebb5c;
-  --owed-fill: #4d3b14; } }
+  --owed-fill: #4d3b14; --good: #6fd79a; --good-fill: #143c26; } }
 @media print { :root { --ground: #fff; } .card, .tile { break-inside: avoid; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--text); font: 14px/1.45 var(--sans); }
@@ -47,7 +48,7 @@ h2 { font-size: 15px; font-weight: 650; }
 .owing .legend .upper::before { background: repeating-linear-gradient(45deg, var(--owed) 0 1.5px,
   var(--owed-fill) 0 4px); outline-color: var(--owed); }
 figure { margin: 0; }
-figcaption { margin-top: 6px; font-size: 12.5px; }
+figcaption { margin: 6px 0 8px; font-size: 12.5px; }
 .picture { display: block; width: 100%; height: auto; }
 .picture .grid { stroke: var(--line); }
 .picture .axis { fill: var(--muted); font: 11.5px var(--sans); }
@@ -60,6 +61,17 @@ figcaption { margin-top: 6px; font-size: 12.5px; }
 .picture .hatch { stroke: var(--upper); stroke-width: 2; }
 .owing .picture .upper { fill: var(--owed-fill); stroke: var(--owed); }
 .owing .picture .hatch { stroke: var(--owed); }
+.picture .mark { stroke: var(--text); stroke-width: 1.5; stroke-dasharray: 6 4; }
+.picture .mark-name { fill: var(--text); paint-order: stroke; stroke: var(--card); stroke-width: 4px; }
+.picture .curve { fill: none; stroke: var(--lower); stroke-width: 2; stroke-linejoin: round; }
+.picture .curve.second { stroke: var(--upper); stroke-dasharray: 7 4; }
+.outcome { display: inline-block; min-width: 76px; padding: 1px 8px; border-radius: 999px; font-size: 11.5px;
+  font-weight: 700; letter-spacing: 0.03em; text-align: center; white-space: nowrap; color: var(--muted);
+  background: var(--sunken); }
+.outcome.pass { color: var(--good); background: var(--good-fill); }
+.outcome.fail { color: var(--upper); background: var(--upper-fill); }
+.outcome.unknown { color: var(--owed); background: var(--owed-fill); }
+.examples { margin: 4px 0 0; padding-left: 18px; color: var(--muted); font-size: 12.5px; }
 .scroll { overflow-x: auto; }
 table { width: 100%; border-collapse: collapse; }
 thead th { padding: 3px 12px 6px 0; color: var(--muted); font-size: 12px; font-weight: 600; text-align: left; }

@@ -25,10 +25,18 @@ class StackedBar(NamedTuple):
     words: str
 
 
-def stacked_bars(picture: str, title: str, description: str, bars: Sequence[StackedBar]) -> str:
+def stacked_bars(
+    picture: str,
+    title: str,
+    description: str,
+    bars: Sequence[StackedBar],
+    *,
+    line: float | None = None,
+    about: str = "",
+) -> str:
     """Return a picture of bars beside each other. `picture` is a name for its parts that no other picture of the page
-    has."""
-    top = nice_ceiling(max((bar.lower + bar.upper for bar in bars), default=0))
+    has. `line` is a value at which a line is drawn across, and `about` says what it is."""
+    top = nice_ceiling(max([line or 0, *(bar.lower + bar.upper for bar in bars)]))
     inner, floor = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM
     step = inner / max(1, len(bars))
     wide = min(44.0, step * 0.72)
@@ -60,6 +68,10 @@ def stacked_bars(picture: str, title: str, description: str, bars: Sequence[Stac
         parts.append("</g>")
         if number % every == 0:
             parts.append(f'<text class="axis middle" x="{x:.1f}" y="{HEIGHT - 7}">{escape(bar.name)}</text>')
+    if line is not None:
+        y = floor - height(line)
+        parts.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="axis mark-name end" x="{WIDTH - RIGHT}" y="{y - 5:.1f}">{escape(about)}</text>')
     return "".join([*parts, "</svg>"])
 
 

@@ -261,6 +261,7 @@ class States(QuickStates):
         "keys",
         "max_keys",
         "overflowed",
+        "sweep_period",
     )
 
     def __init__(self, max_keys: int, clock: Clock | None) -> None:
@@ -278,6 +279,7 @@ class States(QuickStates):
         self._recent: Table | None = None  # the table of the last hit: most limiters have one limit and so one table
         self._turns: deque[str] = deque()  # scopes in the order in which they are swept
         self._sweep_at = 0
+        self.sweep_period = SWEEP_PERIOD  # a replay, whose clock runs fast, takes another
         self._unwarned = False
 
     @property
@@ -558,7 +560,7 @@ class States(QuickStates):
 
     def _sweep(self, now: int) -> None:
         """Look at some keys of a few tables, in turn. Drop a table that has become empty."""
-        self._sweep_at = now + SWEEP_PERIOD
+        self._sweep_at = now + self.sweep_period
         if self._unwarned:
             self._unwarned = False  # warn in a thread: the lock is held here, and a log handler may use a limiter
             threading.Thread(target=warn_of_many_workers, name="ratebound warning").start()

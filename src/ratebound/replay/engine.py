@@ -1,0 +1,290 @@
+"""The real engine on the clock of a log: a gate with its states in memory. Compiled where that can be done.
+
+A decision is made as in an application. Requests whose rules look at nothing but path, method, host and identity take
+the engine's own fast path without a view of the request: what the rules ask for an address is remembered, as the engine
+does itself.
+"""
+
+from typing import Any, Final
+
+from ratebound.decision import Decision
+from ratebound.policy.match.request import RequestView
+from ratebound.policy.model.charge_by_result import FinishedResponse
+from ratebound.policy.model.policy import Policy
+from ratebound.policy.model.rule import Rule
+from ratebound.policy.runtime.fast_path import Asked, MatchedRules
+from ratebound.policy.runtime.gate import Gate
+from ratebound.policy.runtime.verdict import Verdict
+from ratebound.replay.entry import Entry
+from ratebound.storage.memory import MemoryStorage
+from ratebound.storage.memory_states import SWEEP_PERIOD
+
+MOST_STATES: Final = 1_000_000
+MOST_KNOWN: Final = 100_000  # addresses for which it is remembered what rules ask
+MOST_LIMITS: Final = 4096  # limits that are found by their identity; functions may make many
+LINES_PER_SWEEP: Final = 64  # states that are not needed any more are looked for once in so many entries
+KINDS: Final = ("limited", "unlimited", "unmatched", "exempt", "allow", "block", "deny", "off")
+
+
+class LogClock:
+    """The time of the entry that is decided now, in microseconds."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class LimitTally:
+    """The answers of one limit. In `shadow` it would have denied."""
+
+    __slots__ = ("allowed", "denied", "is_shadow", "limit", "rule")
+
+    def __init__(self, rule: str, limit: str, is_shadow: bool) -> None:
+        self.rule = rule
+        self.limit = limit
+        self.is_shadow = is_shadow
+        self.allowed = 0
+        self.denied = 0
+
+
+class RuleSet:
+    """Rules that apply together on the fast path, and how many requests they all allowed. `known` has what they ask for
+    each address: the engine remembers fewer of them."""
+
+    __slots__ = ("allowed", "known", "matched")
+
+    def __init__(self, matched: MatchedRules) -> None:
+        self.matched = matched
+        self.known: dict[str, Asked] = {}
+        self.allowed = 0
+
+
+class PolicyRun:
+    """A policy at work on a log, and what it decided.
+
+    `headers` maps names of headers to fields of entries. `kinds` counts verdicts by how they were found.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_compiled",
+        "_headers",
+        "_is_fast",
+        "_known",
+        "_limits_by_id",
+        "_of_limits",
+        "_of_rules",
+        "_sets",
+        "_settles",
+        "_states",
+        "_storage",
+        "gate",
+        "kinds",
+        "policy",
+        "shadow_denied",
+    )
+
+    def __init__(
+        self, policy: Policy, *, headers: dict[str, str] | None = None, most_states: int = MOST_STATES
+    ) -> None:
+        self._clock = LogClock()
+        self._storage = MemoryStorage(max_keys=most_states, clock=self._clock)
+        self._states = self._storage.states
+        self.gate = Gate(policy, storage=self._storage)
+        self._compiled = self.gate.current()
+        self.policy = policy
+        self._headers = headers or {}
+        self._settles = any(rule.by_result is not None for rule in policy.rules)
+        self._is_fast = (
+            self._compiled.line("late") is not None
+            and not self._compiled.has_early
+            and not self._compiled.may_queue
+            and not self._settles
+            and not policy.proxies.believes
+        )
+        self._sets: dict[int, RuleSet] = {}
+        self._known = 0
+        self._limits_by_id: dict[tuple[int, bool], tuple[LimitTally, object]] = {}  # the limit keeps its identity
+        self._of_limits: dict[tuple[str, str, bool], LimitTally] = {}
+        self._of_rules: dict[tuple[str, bool], LimitTally] = {}
+        self.kinds: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.shadow_denied = False  # of the last decision
+
+    @property
+    def evicted(self) -> int:
+        """The states that were dropped to make room: from the first on, denials may be missing."""
+        return self._storage.evicted
+
+    def note_pace(self, span: int, entries: int) -> None:
+        """Note how much time of the log the next entries take. The clock of a log may run a thousand times as fast as a
+        real one: states that expire would be swept for every entry."""
+        self._states.sweep_period = max(SWEEP_PERIOD, span * LINES_PER_SWEEP // max(entries, 1))
+
+    def rules_for(self, entry: Entry, path: str) -> RuleSet | None:
+        """Return the rules that apply to requests like this one; None if the general path must decide."""
+        if not self._is_fast:
+            return None
+        line = self._compiled.line("late")
+        matched = None if line is None else line.find(self._view(entry, path))
+        if matched is None or not matched.is_straight:
+            return None
+        found = self._sets.get(id(matched))
+        if found is None:
+            found = self._sets[id(matched)] = RuleSet(matched)
+        return found
+
+    def decide(self, rules: RuleSet | None, at: int, entry: Entry, path: str) -> bool:
+        """Decide one request. Return True if it is allowed."""
+        self._clock.now = at
+        if rules is None:
+            return self._decide_generally(entry, path)
+        matched = rules.matched
+        address: str = entry[1]
+        user: str = entry[6]
+        is_by_address = not user or not matched.by_user
+        asked = rules.known.get(address) if is_by_address else None
+        if asked is None:
+            found = self._compiled.straight(self._view(entry, path), "late")
+            if not isinstance(found, Asked):
+                return self._decide_generally(entry, path)
+            asked = found
+            if is_by_address:
+                self._remember(rules, address, asked)
+        self.shadow_denied = False
+        if asked.asks:
+            decision = asked.decide(self._states)
+            if not decision.allowed:
+                self._tally(asked.grounds.asked, decision, False)
+                self.kinds["limited"] += 1
+                return False
+        rules.allowed += 1
+        return True
+
+    def _remember(self, rules: RuleSet, address: str, asked: Asked) -> None:
+        if self._known >= MOST_KNOWN:
+            for one in self._sets.values():
+                one.known.clear()
+            self._known = 0
+        rules.known[address] = asked
+        self._known += 1
+
+    def _view(self, entry: Entry, path: str) -> RequestView:
+        _, address, method, target, _, host, user, agent, fields = entry
+        headers = [("user-agent", agent)] if agent else []
+        for name, field in self._headers.items():
+            value = (fields or {}).get(field, "")
+            if value and value != "-":
+                headers.append((name, value))
+        return RequestView(
+            method,
+            path,
+            query=target[len(path) + 1 :],
+            host=host,
+            headers=headers,
+            peer=address or None,
+            user=user or None,
+        )
+
+    def _decide_generally(self, entry: Entry, path: str) -> bool:
+        verdict = self.gate.decide(self._view(entry, path))
+        self.shadow_denied = False
+        for one in (verdict.earlier, verdict):
+            if one is not None:
+                self._note(one)
+                if self._settles and verdict.allowed:
+                    self._settle(one, entry)
+        self.kinds[verdict.kind] += 1
+        return verdict.allowed
+
+    def _note(self, verdict: Verdict) -> None:
+        if verdict.decision is not None:
+            self._tally(verdict.asked, verdict.decision, False)
+        elif verdict.kind == "deny":
+            for rule in verdict.asked:
+                self._of_rule(rule.name, False).denied += 1
+        for shadow in verdict.shadows:
+            if not shadow.allowed:
+                self.shadow_denied = True
+            if shadow.decision is None:
+                self._of_rule(shadow.rule.name, True).denied += 1
+            else:
+                self._tally((shadow.rule,), shadow.decision, True)
+
+    def _tally(self, rules: Any, decision: Decision, is_shadow: bool) -> None:
+        rows = decision.rows
+        place = 0
+        asks = decision.asks
+        for number, rule in enumerate(rules):
+            is_allowed = True
+            for limit in asks[number][1]:
+                tally = self._of_limit(rule.name, limit, is_shadow)
+                if rows[place][0]:
+                    tally.allowed += 1
+                else:
+                    tally.denied += 1
+                    is_allowed = False
+                place += 1
+            of_rule = self._of_rule(rule.name, is_shadow)
+            if is_allowed:
+                of_rule.allowed += 1
+            else:
+                of_rule.denied += 1
+
+    def _of_limit(self, rule: str, limit: Any, is_shadow: bool) -> LimitTally:
+        known = self._limits_by_id.get((id(limit), is_shadow))
+        if known is not None:
+            return known[0]
+        key = (rule, limit.text, is_shadow)
+        found = self._of_limits.get(key)
+        if found is None:
+            found = self._of_limits[key] = LimitTally(rule, key[1], is_shadow)
+        if len(self._limits_by_id) >= MOST_LIMITS:
+            self._limits_by_id.clear()
+        self._limits_by_id[id(limit), is_shadow] = found, limit
+        return found
+
+    def _of_rule(self, rule: str, is_shadow: bool) -> LimitTally:
+        found = self._of_rules.get((rule, is_shadow))
+        if found is None:
+            found = self._of_rules[rule, is_shadow] = LimitTally(rule, "", is_shadow)
+        return found
+
+    def _settle(self, verdict: Verdict, entry: Entry) -> None:
+        """Charge and strike by the status that the log has."""
+        decision, status = verdict.decision, entry.status
+        if decision is None or not status:
+            return
+        costs: list[int] = []
+        strikes: list[bool] = []
+        for rule, ask in zip(verdict.asked, decision.asks, strict=True):
+            result = rule.by_result
+            response = FinishedResponse(status, 0, ask[2], status >= 400)
+            costs.append(ask[2] if result is None or result.cost is None else result.cost(response))
+            strikes.append(result is not None and result.strikes is not None and result.strikes(response))
+        if any(strikes) or costs != [ask[2] for ask in decision.asks]:
+            self.gate.settle(verdict, cost=costs, strike=strikes)
+
+    def finish(self) -> None:
+        """Add the counts of the fast path to those of the rules and limits."""
+        for rules in self._sets.values():
+            grounds, many = rules.matched.grounds, rules.allowed
+            rules.allowed = 0
+            self.kinds[grounds.kind] += many
+            for bound in rules.matched.bounds if grounds.asked else ():
+                rule: Rule = bound.rule
+                if isinstance(bound.flat, tuple) and many:
+                    self._of_rule(rule.name, False).allowed += many
+                    for limit in bound.flat:
+                        self._of_limit(rule.name, limit, False).allowed += many
+
+    def tallies(self) -> tuple[list[LimitTally], list[LimitTally]]:
+        """Return the counts of rules, and of limits, in the order of the policy."""
+        order = {rule.name: place for place, rule in enumerate(self.policy.rules)}
+        return (
+            sorted(self._of_rules.values(), key=lambda one: (order[one.rule], one.is_shadow)),
+            sorted(self._of_limits.values(), key=lambda one: (order[one.rule], one.is_shadow)),
+        )

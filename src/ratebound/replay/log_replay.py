@@ -1,0 +1,236 @@
+"""One pass over a log: every entry is decided and counted. Compiled where that can be done: this loop runs for each
+line."""
+
+from collections.abc import Collection
+from typing import Final
+
+from ratebound.http.prefix import parse_address, prefix_key
+from ratebound.ledger.endpoint import MOST_ENDPOINTS, endpoint_name
+from ratebound.replay.client_peaks import PeakTable
+from ratebound.replay.engine import PolicyRun, RuleSet
+from ratebound.replay.entry import Entry
+from ratebound.replay.outcome_counts import (
+    MOST_CLIENTS,
+    ClientTable,
+    EndpointCounts,
+    TimeBucket,
+    Timeline,
+)
+
+MOST_TARGETS: Final = 50_000  # paths whose rules and endpoint are remembered
+LONGEST_PATH: Final = 256  # characters of a path that is remembered
+OTHER: Final = "other"
+
+
+class Target:
+    """The endpoint of a path, and the rules that apply to it."""
+
+    __slots__ = ("endpoint", "rules", "rules_before")
+
+    def __init__(self, endpoint: EndpointCounts, rules: RuleSet | None, rules_before: RuleSet | None) -> None:
+        self.endpoint = endpoint
+        self.rules = rules
+        self.rules_before = rules_before
+
+
+class LogReplay:
+    """The counts of a log, and the decisions of up to two policies: `run`, and `before`, with which it is compared.
+
+    `peaks` gathers what limits can be suggested from. `statuses` are those of denied requests, as the log has them.
+    With `skip_refused`, requests that were answered 429 are left out.
+    """
+
+    __slots__ = (
+        "_bucket",
+        "_bucket_end",
+        "_by_name",
+        "_ipv6",
+        "_prefixes",
+        "_skip_refused",
+        "_targets",
+        "_with_hosts",
+        "before",
+        "clients",
+        "denied",
+        "denied_before",
+        "empty",
+        "first",
+        "freed",
+        "last",
+        "newly_denied",
+        "peaks",
+        "refused",
+        "requests",
+        "run",
+        "shadow_denied",
+        "statuses",
+        "timeline",
+        "users",
+    )
+
+    def __init__(
+        self,
+        run: PolicyRun | None = None,
+        before: PolicyRun | None = None,
+        *,
+        peaks: PeakTable | None = None,
+        skip_refused: bool = False,
+        most_clients: int = MOST_CLIENTS,
+    ) -> None:
+        self.run = run
+        self.before = before
+        self.peaks = peaks
+        self.requests = 0
+        self.denied = 0
+        self.denied_before = 0
+        self.newly_denied = 0
+        self.freed = 0
+        self.shadow_denied = 0
+        self.refused = 0  # answered 429 in the log
+        self.empty = 0  # lines without a request
+        self.users = 0  # entries that have a user
+        self.first = -1
+        self.last = -1
+        self.statuses: dict[int, int] = {}
+        self.clients = ClientTable(most_clients)
+        self.timeline = Timeline()
+        self._skip_refused = skip_refused
+        self._targets: dict[str, Target] = {}
+        self._prefixes: dict[str, str] = {}
+        self._ipv6 = 64 if run is None else run.policy.ipv6
+        self._by_name: dict[str, EndpointCounts] = {}
+        self._with_hosts = any(
+            rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
+        ) or any(match.hosts for one in (run, before) if one is not None for match in one.policy.exempt)
+        self._bucket = TimeBucket(0)
+        self._bucket_end = 0
+
+    def feed(self, entries: list[Entry], times: list[int]) -> None:
+        """Decide and count entries, each at its time. Times must not step back."""
+        run, before, peaks = self.run, self.before, self.peaks
+        clients, targets = self.clients, self._targets
+        if not entries:
+            return
+        for one in (run, before):
+            if one is not None:
+                one.note_pace(times[-1] - times[0], len(times))
+        for place in range(len(entries)):
+            entry = entries[place]
+            at = times[place]
+            method: str = entry[2]
+            if not method:
+                self.empty += 1
+                continue
+            status: int = entry[4]
+            is_refused = 400 < status < 430 and status in (401, 403, 404, 429)
+            if status == 429:
+                self.refused += 1
+                if self._skip_refused:
+                    continue
+            address: str = entry[1]
+            target: str = entry[3]
+            user: str = entry[6]
+            path = target.partition("?")[0] if "?" in target else target
+            key = f"{method} {path}" if not self._with_hosts else f"{method} {entry[5]} {path}"
+            found = targets.get(key)
+            if found is None:
+                found = self._target(key, entry, path)
+            name = address if ":" not in address else self._ipv6_name(address)
+            if user:
+                self.users += 1
+                name = f"user:{user}"
+            client = clients.by_name.get(name)
+            if client is None:
+                client = clients.add(name)
+            if at >= self._bucket_end:
+                self._bucket = self.timeline.bucket(at)
+                self._bucket_end = self._bucket.start + self.timeline.width
+                if self.first < 0:
+                    self.first = at
+            bucket, endpoint = self._bucket, found.endpoint
+            self.requests += 1
+            client.requests += 1
+            endpoint.requests += 1
+            bucket.requests += 1
+            self.last = at
+            if is_refused:
+                client.refused += 1
+            if peaks is not None:
+                peaks.add(name, endpoint.name, at)
+            if run is None:
+                continue
+            is_allowed = run.decide(found.rules, at, entry, path)
+            if run.shadow_denied:
+                self.shadow_denied += 1
+                client.shadow_denied += 1
+                endpoint.shadow_denied += 1
+                bucket.shadow_denied += 1
+            if is_allowed:
+                client.is_denied = False
+            else:
+                if not client.denied:
+                    clients.note_denied(client.name)
+                client.deny(at)
+                self.denied += 1
+                endpoint.denied += 1
+                bucket.denied += 1
+                self.statuses[status] = self.statuses.get(status, 0) + 1
+            if before is None:
+                continue
+            was_allowed = before.decide(found.rules_before, at, entry, path)
+            if not was_allowed:
+                self.denied_before += 1
+                client.denied_before += 1
+                endpoint.denied_before += 1
+                bucket.denied_before += 1
+                if is_allowed:
+                    self.freed += 1
+                    client.freed += 1
+            elif not is_allowed:
+                self.newly_denied += 1
+                client.newly_denied += 1
+
+    def _ipv6_name(self, address: str) -> str:
+        """Return the prefix by which the engine counts an IPv6 address."""
+        found = self._prefixes.get(address)
+        if found is None:
+            ip = parse_address(address)
+            found = address if ip is None else prefix_key(ip, self._ipv6, 32).partition(":")[2]
+            if len(self._prefixes) >= MOST_TARGETS:
+                self._prefixes.clear()
+            if len(address) <= LONGEST_PATH:
+                self._prefixes[address] = found
+        return found
+
+    def _target(self, key: str, entry: Entry, path: str) -> Target:
+        name = endpoint_name(entry[2], path)
+        endpoint = self._by_name.get(name)
+        if endpoint is None:
+            if len(self._by_name) >= MOST_ENDPOINTS:
+                name = OTHER
+            endpoint = self._by_name.get(name)
+            if endpoint is None:
+                endpoint = self._by_name[name] = EndpointCounts(name)
+        run, before = self.run, self.before
+        made = Target(
+            endpoint,
+            None if run is None else run.rules_for(entry, path),
+            None if before is None else before.rules_for(entry, path),
+        )
+        if len(key) <= LONGEST_PATH:
+            if len(self._targets) >= MOST_TARGETS:
+                self._targets.clear()
+            self._targets[key] = made
+        return made
+
+    def endpoints(self) -> Collection[EndpointCounts]:
+        """Return the counts of all endpoints."""
+        return self._by_name.values()
+
+    def finish(self) -> None:
+        """Close what is counted until the end of the log."""
+        for run in (self.run, self.before):
+            if run is not None:
+                run.finish()
+        if self.peaks is not None:
+            self.peaks.finish()
