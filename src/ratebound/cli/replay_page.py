@@ -155,7 +155,8 @@ def _clients(report: ReplayReport) -> RenderableType:
     table = _table(("clients", "left"), ("requests", "right"), ("denied", "right"), ("first denied", "right"))
     table.add_column("for", justify="right", no_wrap=True)
     for one in report.top:
-        table.add_row(Text(name(one.client)), _count(one.requests, one.missed), *_denials(one))
+        if one.denied or one.shadow_denied:
+            table.add_row(Text(name(one.client)), _count(one.requests, one.missed), *_denials(one))
     if report.others.requests:
         table.add_row(Text("others", style="dim"), f"{report.others.requests:,}", f"{report.others.denied:,}", "", "")
     parts: list[RenderableType] = [Text(""), table]
@@ -245,4 +246,4 @@ def _notes(report: ReplayReport) -> Sequence[RenderableType]:
                 notes.append(f"Not judged in {name(policy.name)}: {shown(what)}: {one.reason}.")
     notes += map(shown, report.warnings)
     notes += [f"Malformed, {name(one.file)} line {one.line}: {shown(one.text)[:60]}" for one in report.samples]
-    return [Text(f"• {note}", style="dim") for note in notes]
+    return [Text(f"• {note}", style="dim") for note in dict.fromkeys(notes)]

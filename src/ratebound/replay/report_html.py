@@ -139,6 +139,7 @@ def _comparison(report: ReplayReport) -> list[str]:
 
 def _clients(report: ReplayReport) -> str:
     most = max((one.denied for one in report.top), default=0)
+    top = [one for one in report.top if one.denied or one.shadow_denied]
     rows = [
         [
             _name(one.client),
@@ -149,7 +150,7 @@ def _clients(report: ReplayReport) -> str:
             _name(one.last_denied, "td"),
             number_cell(_span(one.denied_seconds) if one.denied > 1 else ""),
         ]
-        for one in report.top
+        for one in top
     ]
     note = '<p class="muted">“Denied for” adds up the times in which nothing was allowed between two denials.'
     if report.is_estimate:
@@ -222,29 +223,29 @@ def _suggestion(found: Suggestion) -> list[str]:
         words += " More clients came than are counted one by one, so the numbers are estimates."
     limits = escape(everything.text or "none")
     note = f'<p class="muted">Suggested for each client: <span class="name">{limits}</span>. {escape(words)}</p>'
+    rows = [_evidence_row(group.endpoint, group, 1) for group in found.endpoints]
+    columns = ("endpoint", "50 %", "90 %", "99 %", "99.9 %", "most", "suggested")
+    title = "What honest clients used at most in one minute, by endpoint"
     return [
-        _evidence_card("everything", "What honest clients used at most, all endpoints", everything, note),
-        *(_touched_picture(everything, place) for place in range(len(everything.periods))),
+        _evidence_card(everything, note),
         '<div class="columns">',
-        *(
-            _evidence_card(f"endpoint-{place}", _text(group.endpoint), group, "")
-            for place, group in enumerate(found.endpoints)
-        ),
+        *(_touched_picture(everything, place) for place in range(len(everything.periods))),
         "</div>",
+        card("endpoint-evidence", title, columns, rows, empty=NONE, texts=TEXTS),
     ]
 
 
-def _evidence_card(name: str, title: str, group: GroupEvidence, note: str) -> str:
-    rows = [
-        [
-            _name(one.period),
-            *(number_cell(f"{value:,}") for value in one.peaks),
-            number_cell(f"{one.suggested:,}{'' if (one.suggested, one.period) in group.limits else ' (not needed)'}"),
-        ]
-        for one in group.periods
-    ]
+def _evidence_card(group: GroupEvidence, note: str) -> str:
+    rows = [_evidence_row(one.period, group, place) for place, one in enumerate(group.periods)]
     columns = ("in one", "50 %", "90 %", "99 %", "99.9 %", "most", "suggested")
-    return card(name, title, columns, rows, empty=NONE, note=note, texts=TEXTS)
+    return card("everything", "What honest clients used at most", columns, rows, empty=NONE, note=note, texts=TEXTS)
+
+
+def _evidence_row(name: str, group: GroupEvidence, place: int) -> list[str]:
+    period = group.periods[place]
+    needed = "" if (period.suggested, period.period) in group.limits else " (not needed)"
+    numbers = [*(f"{value:,}" for value in period.peaks), f"{period.suggested:,}{needed}"]
+    return [_name(name), *map(number_cell, numbers)]
 
 
 def _touched_picture(group: GroupEvidence, place: int) -> str:
@@ -303,10 +304,11 @@ def _notes(report: ReplayReport) -> str:
         notes.append(f"{report.late:,} lines came too late to be sorted, and got the time of the line before.")
     notes += report.warnings
     notes += [f"Malformed line {one.line} of {one.file}: {one.text}" for one in report.samples]
-    shown = "".join(f"<li>{escape(visible(note))}</li>" for note in notes)
+    shown = "".join(f"<li>{escape(visible(note))}</li>" for note in dict.fromkeys(notes))
     if not shown:
         return ""
     return (
-        '<section class="card" aria-labelledby="notes-heading"><div class="head"><h2 id="notes-heading">Notes</h2></div>'
+        '<section class="card" aria-labelledby="notes-heading"><div class="head">'
+        '<h2 id="notes-heading">Notes</h2></div>'
         f'<ul class="examples">{shown}</ul></section>'
     )
