@@ -1,4 +1,4 @@
-"""What a limit can have granted, if each request was decided at an unknown instant between two known ones.
+"""The requests that a limit can have granted, if each request was decided at an unknown instant between two known ones.
 
 A client knows when it sent a request and when the answer was there; the server decided in between. An answer
 contradicts a limit only if no choice of instants explains it, so an honest server is never blamed. Two relaxations make
@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 
 class ClientSpans(NamedTuple):
-    """What one client was answered. `unknown` are requests that may have been granted: no answer, or an error.
+    """The answers of one client. `unknown` are requests that may have been granted: no answer, or an error.
 
     `used_before` is True if the limit may have been used before the first request.
     """
@@ -78,7 +78,7 @@ Full = Callable[[int], bool]
 Explains = Callable[[Span], bool]
 
 
-class Reading(NamedTuple):
+class PlacedLimit(NamedTuple):
     """A limit with its windows placed: which grants are too many, and which refusals it explains."""
 
     surplus: list[Contradiction]
@@ -102,7 +102,7 @@ def contradictions(limits: Sequence[Limit], seen: ClientSpans) -> Contradictions
     for both, so what contradicts them is not settled.
     """
     ordered = sorted(limits, key=_is_fixed)
-    readings: list[Reading] = []
+    readings: list[PlacedLimit] = []
     unexplained: Sequence[Span] = seen.refused
     for limit in ordered:
         reading = _best_reading(limit, seen, unexplained)
@@ -119,7 +119,7 @@ def contradictions(limits: Sequence[Limit], seen: ClientSpans) -> Contradictions
     )
 
 
-def _missing_grants(readings: Sequence[Reading], unexplained: Sequence[Span]) -> list[Span]:
+def _missing_grants(readings: Sequence[PlacedLimit], unexplained: Sequence[Span]) -> list[Span]:
     """Return the refusals that should have been grants. Each counts as one for those after it.
 
     A server that refuses one request too early, and keeps to its count, refuses all others of that window too early.
@@ -139,9 +139,9 @@ def _is_fixed(limit: Limit) -> bool:
     return limit.algorithm == "fixed-window"
 
 
-def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) -> Reading:
+def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) -> PlacedLimit:
     """Return the reading that fewest answers contradict, of all grants and of these refusals."""
-    best: Reading | None = None
+    best: PlacedLimit | None = None
     fewest = math.inf
     for reading in _readings(limit, seen):
         many = len(reading.surplus)
@@ -164,7 +164,7 @@ def _count_unexplained(refused: Iterable[Span], explains: Explains, enough: floa
     return many
 
 
-def _readings(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
+def _readings(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
     if limit.algorithm == "fixed-window":
         yield from _fixed_windows(limit, seen)
     elif limit.algorithm == "sliding-counter":
@@ -173,7 +173,7 @@ def _readings(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
         holding = _Holding(limit, seen)
         full = holding.log() if limit.algorithm == "sliding-log" else holding.bucket()
         surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted))
-        yield Reading(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
+        yield PlacedLimit(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
 
 
 def _fresh(limit: Limit) -> State:
@@ -204,7 +204,7 @@ def _surplus(
     return found
 
 
-def _most(limit: Limit, reading: Reading, seen: ClientSpans) -> int:
+def _most(limit: Limit, reading: PlacedLimit, seen: ClientSpans) -> int:
     """Return how many of all requests the kernel can have granted: each as early as it can, in the order of begins.
 
     An end is at least that of every request before, which gives only more room.
@@ -305,7 +305,7 @@ class _Holding:
         return full
 
 
-def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
+def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
     """Return a reading for each alignment that differs for these spans.
 
     Whether a begin or an end is in a window changes only where a window begins there.
@@ -316,7 +316,7 @@ def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
     for origin in origins:
         surplus = _surplus(limit, _fresh(limit), begins, ends, origin)
         explains = holding.explaining(holding.fixed(origin))
-        yield Reading(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
+        yield PlacedLimit(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
 
 
 def _alignments(period: int, seen: ClientSpans) -> tuple[list[int], bool]:
@@ -356,7 +356,7 @@ def _transitions(seen: ClientSpans) -> list[Span]:
     return found[:TRANSITIONS]
 
 
-def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
+def _sliding_counter(limit: Limit, seen: ClientSpans) -> PlacedLimit:
     """Return one reading: the windows of every busy time placed where least contradicts the limit.
 
     A counter forgets everything in an idle time, and its windows begin anew with the next grant. An idle time may be
@@ -374,7 +374,7 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
             settled = False
     if not begins:
         holding = _Holding(limit, seen)
-        return Reading([], holding.explaining(holding.counter(0)), settled, partial(_fresh, limit), holding.add)
+        return PlacedLimit([], holding.explaining(holding.counter(0)), settled, partial(_fresh, limit), holding.add)
     readings = []
     for first, last in zip(cuts, [*cuts[1:], len(begins)], strict=True):
         since = begins[first] if first else -FOREVER
@@ -391,7 +391,7 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
         for reading in readings:
             reading.add(span)
 
-    return Reading(
+    return PlacedLimit(
         [one for reading in readings for one in reading.surplus],
         lambda span: any(reading.explains(span) for reading in readings),
         settled,
@@ -400,12 +400,12 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
     )
 
 
-def _anchored(limit: Limit, busy: ClientSpans) -> Reading:
+def _anchored(limit: Limit, busy: ClientSpans) -> PlacedLimit:
     """Return the reading of one busy time with its windows placed where least contradicts the limit."""
     begins, ends = _sorted(busy.granted)
     parts = ANCHOR_PARTS if ends[0] > begins[0] else 1
     step = -(-(ends[0] - begins[0]) // parts)
-    best: Reading | None = None
+    best: PlacedLimit | None = None
     fewest = math.inf
     for anchor in range(begins[0], ends[0] + 1, max(step, 1)):
         early = [max(begin - step, anchor) for begin in begins]
@@ -417,7 +417,7 @@ def _anchored(limit: Limit, busy: ClientSpans) -> Reading:
         if many < fewest:
             many += _count_unexplained(busy.refused, explains, fewest - many)
         if best is None or many < fewest:
-            best, fewest = Reading(surplus, explains, True, partial(_counter, limit, anchor), holding.add), many
+            best, fewest = PlacedLimit(surplus, explains, True, partial(_counter, limit, anchor), holding.add), many
         if not fewest:
             break
     assert best is not None

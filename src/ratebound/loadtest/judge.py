@@ -17,7 +17,7 @@ REFUSED = frozenset({429})
 
 
 class ClientVerdict(NamedTuple):
-    """What one client was granted, against what the limits allow.
+    """The grants of one client, against what the limits allow.
 
     The limits explain at most `at_most` grants of these requests. Given the grants, they demand `at_least`.
     """

@@ -48,7 +48,7 @@ class ClientAnswers:
 
 
 class _Findings(NamedTuple):
-    """What a check has found: examples of lies, and how many answers it looked at."""
+    """The findings of a check: examples of lies, and how many answers it looked at."""
 
     examples: list[str]
     checked: int
