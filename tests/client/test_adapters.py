@@ -280,7 +280,7 @@ def test_an_api_that_is_down_is_not_called(make: Make, server: Scripted) -> None
     server.always(503)
     events: list[Any] = []
     breaker = CircuitBreaker(failures=2, interval=3600)
-    caller = make(retry=None, breaker=breaker, listeners=[events.append])
+    caller = make(retry=None, breaker=breaker, pacer=None, listeners=[events.append])
     assert [caller.call("GET", server.url).status for _ in range(2)] == [503, 503]
     with pytest.raises(CircuitOpen) as raised:
         caller.call("GET", server.url)

@@ -113,7 +113,7 @@ def test_a_lie_is_found(lies: dict[str, LoadReport], lie: str, name: str) -> Non
 
 @linux
 def test_the_verdict_says_who_got_how_many_too_many(lies: dict[str, LoadReport]) -> None:
-    assert [verdict.words for verdict in lies["one-more"].verdicts] == ["too many by 1"] * 3
+    assert all(verdict.too_many and not verdict.too_few for verdict in lies["one-more"].verdicts)
     starved = {verdict.client: verdict for verdict in lies["starved"].verdicts}
     assert starved[0].too_few >= 5
     assert [starved[1].words, starved[2].words] == ["exact", "exact"]

@@ -224,8 +224,8 @@ def _policy(given: GivenPolicy | None, replay: LogReplay, denied: int) -> Policy
     by_user = counts_by_user(run.policy)
     if by_user and not replay.users:
         notes.append(
-            f"The log has no users, so these rules counted clients by address: {', '.join(by_user)}. Name the field with"
-            " the user with --user-field."
+            f"The log has no users, so these rules counted clients by address: {', '.join(by_user)}. If a field has the"
+            " user, name it with --user-field."
         )
     if run.policy.tier_names:
         notes.append("Tiers are known only for the clients that the policy lists.")

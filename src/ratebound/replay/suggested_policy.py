@@ -38,7 +38,7 @@ class SuggestedRule(NamedTuple):
             f"{one.peaks.p999:,} in {'an' if one.period == 'hour' else 'a'} {one.period}" for one in group.periods
         )
         return [
-            f"  # {group.requests:,} requests of {group.clients:,} clients. 99.9 % of the honest ones never sent more than",
+            f"  # {group.requests:,} requests of {group.clients:,} clients. 99.9 % of the honest ones sent at most",
             f"  # {peaks}.",
             *(
                 []
