@@ -8,6 +8,7 @@ does itself.
 from typing import Any, Final
 
 from ratebound.decision import Decision
+from ratebound.numbers import product
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.policy.model.policy import Policy
@@ -122,7 +123,7 @@ class PolicyRun:
     def note_pace(self, span: int, entries: int) -> None:
         """Note how much time of the log the next entries take. The clock of a log may run a thousand times as fast as a
         real one: states that expire would be swept for every entry."""
-        self._states.sweep_period = max(SWEEP_PERIOD, span * LINES_PER_SWEEP // max(entries, 1))
+        self._states.sweep_period = max(SWEEP_PERIOD, product(span, LINES_PER_SWEEP) // max(entries, 1))
 
     def rules_for(self, entry: Entry, path: str) -> RuleSet | None:
         """Return the rules that apply to requests like this one; None if the general path must decide."""
