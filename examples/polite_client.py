@@ -31,6 +31,5 @@ server.server_close()
 
 refused = sum(event.status == 429 for event in events if isinstance(event, Attempted))
 waited = sum(event.seconds for event in events if isinstance(event, Paced))
-print(
-    f"{answers.count(200)} of {len(answers)} calls succeeded, {refused} attempts were refused, {waited:.1f} s of waiting"
-)
+passed = answers.count(200)
+print(f"{passed} of {len(answers)} calls succeeded, {refused} attempts were refused, {waited:.1f} s of waiting")
