@@ -1,4 +1,4 @@
-"""The requests that a limit can have granted, if each request was decided at an unknown instant between two known ones.
+"""Bounds of what a limit can have granted, if each request was decided at an unknown instant between two known ones.
 
 A client knows when it sent a request and when the answer was there; the server decided in between. An answer
 contradicts a limit only if no choice of instants explains it, so an honest server is never blamed. Two relaxations make
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 class ClientSpans(NamedTuple):
-    """The answers of one client. `unknown` are requests that may have been granted: no answer, or an error.
+    """The answers to one client. `unknown` are requests that may have been granted: no answer, or an error.
 
     `used_before` is True if the limit may have been used before the first request.
     """
