@@ -10,7 +10,9 @@ that cheap:
 - A refusal needs an instant at which the limit was used up. It is fullest if every grant that can be there already is,
   as late as possible. Between two begins of spans a limit only recovers, so only the begins need a look.
 
-With exact instants both are the kernel itself. Windows need one thing more: where they begin. A fixed window is tried
+With exact instants both are the kernel itself. A leaky bucket may refuse what would have to wait longer than the server
+lets a request wait (`max_delay` of our middleware): the longest wait that explains all refusals is tried, too. Windows
+need one thing more: where they begin. A fixed window is tried
 at every alignment that differs for these spans. A sliding counter begins with its first grant, and the span of that
 grant is cut into parts; a part is tried at its beginning, with every span widened by its length.
 """
@@ -67,6 +69,7 @@ class Contradictions(NamedTuple):
     unfounded: Sequence[Contradiction] = ()
     settled: bool = True
     at_most: int = 0  # what the limits can have granted of all requests
+    longest_wait: int | None = None  # a leaky bucket refused what would have waited longer, in microseconds
 
     @property
     def total(self) -> int:
@@ -87,6 +90,7 @@ class PlacedLimit(NamedTuple):
     fresh: Callable[[], State]  # makes an unused state with these windows
     add: Callable[[Span], None]  # counts a refusal as a grant, in what `explains` returns from then on
     origin: int = 0  # what is subtracted from an instant before it is given to the kernel
+    longest_wait: int | None = None  # of a leaky bucket that refuses requests which would wait longer, in microseconds
 
 
 def can_be_judged(limit: Limit) -> bool:
@@ -116,6 +120,7 @@ def contradictions(limits: Sequence[Limit], seen: ClientSpans) -> Contradictions
         [Contradiction(span) for span in unexplained],
         all(reading.settled for reading in readings) and sum(map(_is_fixed, limits)) < 2,
         max(most, len(seen.granted) - len(surplus)),
+        min((one.longest_wait for one in readings if one.longest_wait is not None), default=None),
     )
 
 
@@ -174,6 +179,11 @@ def _readings(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
         full = holding.log() if limit.algorithm == "sliding-log" else holding.bucket()
         surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted))
         yield PlacedLimit(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
+        longest = holding.longest_wait(seen.refused) if limit.algorithm == "leaky-bucket" else None
+        if longest is not None:
+            surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted), longest_wait=longest)
+            explains = holding.explaining(holding.bucket(longest))
+            yield PlacedLimit(surplus, explains, True, partial(_fresh, limit), holding.add, longest_wait=longest)
 
 
 def _fresh(limit: Limit) -> State:
@@ -185,14 +195,19 @@ def _sorted(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
 
 
 def _surplus(
-    limit: Limit, state: State, begins: Sequence[int], ends: Sequence[int], origin: int = 0
+    limit: Limit,
+    state: State,
+    begins: Sequence[int],
+    ends: Sequence[int],
+    origin: int = 0,
+    longest_wait: int | None = None,
 ) -> list[Contradiction]:
     """Return the grants that the kernel cannot have made, when it makes each as early as it can."""
     found = []
     now = -FOREVER
     for begin, end in zip(begins, ends, strict=True):
         now = max(now, begin)
-        row = state.spend(limit.numbers, now - origin, 1, None, 0)
+        row = state.spend(limit.numbers, now - origin, 1, longest_wait, 0)
         if row[0]:
             continue
         free = now + (FOREVER if row[2] is None else row[2])
@@ -200,7 +215,7 @@ def _surplus(
             found.append(Contradiction(Span(begin, end), free))
             continue
         now = free
-        state.spend(limit.numbers, now - origin, 1, None, 0)
+        state.spend(limit.numbers, now - origin, 1, longest_wait, 0)
     return found
 
 
@@ -260,12 +275,37 @@ class _Holding:
 
         return explains
 
-    def bucket(self) -> Full:
+    def bucket(self, longest_wait: int | None = None) -> Full:
         """Compute with times in 1/count microseconds, so that nothing is rounded."""
-        count, period, room = self.limit.count, self.limit.period_us, (self.limit.burst - 1) * self.limit.period_us
+        count = self.limit.count
+        least = (
+            self.limit.burst - 1
+        ) * self.limit.period_us + count  # a request conforms from its whole microsecond on
+        if longest_wait is not None:
+            least = min(least, longest_wait * count + 1)
+        wait = self._waits()
+        return lambda now: wait(now) >= least
+
+    def longest_wait(self, refused: Sequence[Span]) -> int | None:
+        """Return the longest wait in a queue that is shorter than the waits of all refused requests can have been.
+
+        None if a request was refused that had nothing to wait for, or if the queue was full at every refusal.
+        """
+        wait = self._waits()
+        least = FOREVER * self.limit.count
+        for span in refused:
+            later = self.begins[bisect_right(self.begins, span.begin) : bisect_right(self.begins, span.end)]
+            least = min(least, max(wait(now) for now in (span.begin, *later)))
+        if least < 1 or least > (self.limit.burst - 1) * self.limit.period_us:
+            return None
+        return (least - 1) // self.limit.count
+
+    def _waits(self) -> Callable[[int], int]:
+        """Return a function that returns the longest time that a request may have to wait, in 1/count microseconds."""
+        count, period = self.limit.count, self.limit.period_us
         arrivals = [-FOREVER * count]  # the arrival time after the first n ends
 
-        def full(now: int) -> bool:
+        def wait(now: int) -> int:
             past = bisect_left(self.ends, now)
             if len(arrivals) != len(self.ends) + 1:
                 del arrivals[1:]
@@ -274,9 +314,9 @@ class _Holding:
             arrival, running = arrivals[past], bisect_right(self.begins, now) - past
             if running:
                 arrival = max(arrival, now * count) + running * period
-            return arrival - now * count >= room + count  # a request conforms from its whole microsecond on
+            return arrival - now * count
 
-        return full
+        return wait
 
     def log(self) -> Full:
         count, period = self.limit.count, self.limit.period_us
