@@ -19,7 +19,7 @@ from tests.zones import fresh_zone_url
 
 from ratebound.notation import parse_limit
 
-LIMITS = ("50/second burst 50", "50/second fixed-window", "100/10 seconds burst 100", "100/10 seconds fixed-window")
+LIMITS = ("50/second burst 50", "50/second fixed-window", "100/5 seconds burst 100", "100/5 seconds fixed-window")
 STORAGES = ("shm", "redis")
 REQUIRED = 0.97
 WARM_UP = 3.0  # seconds

@@ -49,6 +49,7 @@ SERVER_FIXTURES = {
     "memcached",
     "memcached_pair",
     "fresh_memcached",
+    "limited_app",
 }
 SERVER_STARTERS = {
     "redis_server",

@@ -30,7 +30,20 @@ app = RateLimitMiddleware(hello, os.environ.get("RATEBOUND_TEST_LIMIT", "100/sec
 def serving_limit(limit: str) -> Iterator[str]:
     """The URL of a server with this limit, in a process of its own."""
     port = free_port()
-    command = ["-m", "uvicorn", "--host", HOST, "--port", str(port), "--log-level", "warning", "--lifespan", "off"]
+    command = [
+        "-m",
+        "uvicorn",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+        "--lifespan",
+        "off",
+        "--timeout-keep-alive",
+        "120",
+    ]
     with tempfile.TemporaryDirectory(prefix="ratebound-") as folder, (Path(folder) / "log").open("wb") as log:
         process = subprocess.Popen(
             dying_with_us([sys.executable, *command, "tests.client.paced_server:app"]),

@@ -137,14 +137,16 @@ def test_a_wrong_bound_is_named(make: Any) -> None:
 
 def test_the_log_has_a_line_for_each_retry_and_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
-    exchange = ScriptedExchange(time, [Scripted(429, (("Retry-After", "2"),)), ConnectionLost("key=secret")])
+    exchange = ScriptedExchange(time, [Scripted(429, (("Retry-After", "2"),)), ConnectionLost("closed")])
+    url = "https://user:secret@api.example.com/secret?key=secret"
     with caplog.at_level(logging.DEBUG, "ratebound.client"), pytest.raises(ConnectionLost):
-        made(exchange, url="https://user:secret@api.example.com/secret?key=secret", random=0.0, retry=Retry(attempts=2))
+        made(exchange, url=url, random=0.0, retry=Retry(attempts=2), listeners=[CallLogListener()])
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert ("INFO", "retry GET to https://api.example.com in 2 s: rate") in lines
     assert lines[-1][0] == "WARNING"
     assert lines[-1][1].startswith("gave up GET to https://api.example.com after 2 attempts")
     assert "user" not in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_an_outage_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -183,9 +185,10 @@ def test_another_log_takes_the_place_of_the_usual_one() -> None:
 
 def test_a_circuit_is_logged_when_it_opens_and_closes(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
+    log = [CallLogListener()]  # of its own: all clients share the budget of the usual one
     breaker = CircuitBreaker(failures=1, clock=time)
-    made(ScriptedExchange(time, [Scripted(500)]), breaker=breaker)
+    made(ScriptedExchange(time, [Scripted(500)]), breaker=breaker, listeners=log)
     time.now += 10
-    made(ScriptedExchange(time, [Scripted(200)]), breaker=breaker)
+    made(ScriptedExchange(time, [Scripted(200)]), breaker=breaker, listeners=log)
     assert "https://api.example.com is down" in caplog.text
     assert "https://api.example.com answers again after" in caplog.text

@@ -22,9 +22,12 @@ LIMITS = {
     "sliding-counter": "20/second sliding-counter",
     "two": "10/second; 16/2 seconds fixed-window",
     "unlimited": "1000000/second",
+    "fast-refill": "30/second burst 7",  # headers say 7 in 1 second
+    "odd-window": "6/1500ms fixed-window",  # headers say 6 in 2 seconds
+    "long-queue": "4/second burst 40 leaky-bucket",  # the middleware refuses what would wait for more than a second
 }
 LIES = ("one-more", "too-early", "short-wait", "long-wait", "stuck", "starved", "no-wait", "other-limit", "broken")
-LIAR = "10/2 seconds fixed-window"
+LIAR = "5/second fixed-window"
 VICTIM = "127.0.0.2"  # the first client
 
 
@@ -41,6 +44,7 @@ rules = [Rule(name, text, match=Match(paths=[f"/{name}"]), by="address") for nam
 rules += [Rule(lie, LIAR, match=Match(paths=[f"/{lie}"]), by="address") for lie in LIES]
 honest = RateLimitMiddleware(answer, Policy(rules=rules))
 numbers: Counter[tuple[str, str]] = Counter()
+favoured: set[str] = set()  # clients that were granted one more in this window
 
 
 def next_number(scope: Scope) -> int:
@@ -52,10 +56,13 @@ def next_number(scope: Scope) -> int:
 def changed(lie: str, client: str, number: int, status: int, headers: Pairs) -> tuple[int, Pairs]:
     """The answer of the middleware, with the lie of this path."""
     fields = dict(headers)
-    if lie == "one-more" and status == 429 and number == 11:
+    if lie == "one-more" and status == 200:
+        favoured.discard(client)
+    elif lie == "one-more" and client not in favoured:
+        favoured.add(client)
         return 200, [pair for pair in headers if pair[0] != b"retry-after"]
-    if lie == "too-early" and number == 6:
-        return 429, [*headers, (b"retry-after", b"2")]
+    if lie == "too-early" and number == 3:
+        return 429, [*headers, (b"retry-after", b"1")]
     if lie == "starved" and client == VICTIM:
         return 429, [*headers, (b"retry-after", b"1")]
     if lie == "short-wait" and status == 429:
@@ -65,7 +72,7 @@ def changed(lie: str, client: str, number: int, status: int, headers: Pairs) -> 
     elif lie == "no-wait":
         fields.pop(b"retry-after", None)
     elif lie == "stuck":
-        fields[b"ratelimit"] = re.sub(rb"r=\d+", b"r=7", fields.get(b"ratelimit", b""))
+        fields[b"ratelimit"] = re.sub(rb"r=\d+", b"r=3", fields.get(b"ratelimit", b""))
     elif lie == "other-limit" and number % 2:
         fields[b"ratelimit-policy"] = re.sub(rb"q=\d+", b"q=99", fields.get(b"ratelimit-policy", b""))
     return status, list(fields.items())

@@ -8,17 +8,17 @@ from benchmarks.made_logs import NGINX_TIMED, WRITERS, made_requests, write_log
 
 from ratebound.replay.entry import Entry
 from ratebound.replay.log_file import LogError
-from ratebound.replay.log_formats import FORMATS, Wish, make_format
+from ratebound.replay.log_formats import FORMATS, WantedFields, make_format
 from ratebound.replay.read_log import LogReader
 from tests.replay.test_log_reader import NOON, entries_of
 
 MILLISECOND = 1_000
-WITHOUT_FIELDS = Wish(())
+WITHOUT_FIELDS = WantedFields(())
 
 
 def one(line: str, format: str = "auto", **mapping: str) -> Entry:
     """Read one line, without its fields."""
-    (entry,) = make_format(format, [line], Wish((), mapping)).read(f"{line}\n")
+    (entry,) = make_format(format, [line], WantedFields((), mapping)).read(f"{line}\n")
     return entry
 
 
@@ -109,14 +109,14 @@ def test_a_log_format_directive_as_it_is_in_nginx_conf() -> None:
     line = (
         '10.0.0.1|2026-11-16T12:00:00+00:00|GET|https://example.com/a?b=c|200|"curl"|"192.0.2.7, 10.0.0.9"|0.1, 0.2 rt'
     )
-    (entry,) = make_format(directive, [], Wish()).read(f"{line}\n")
+    (entry,) = make_format(directive, [], WantedFields()).read(f"{line}\n")
     assert entry[:8] == (NOON, "10.0.0.1", "GET", "/a?b=c", 200, "example.com", "", "curl")
     assert entry.fields == {
         "scheme": "https",
         "x-forwarded-for": "192.0.2.7, 10.0.0.9",
         "upstream_response_time": "0.1, 0.2",
     }
-    (entry,) = make_format(directive, [], Wish((), {"address": "x-forwarded-for"})).read(f"{line}\n")
+    (entry,) = make_format(directive, [], WantedFields((), {"address": "x-forwarded-for"})).read(f"{line}\n")
     assert (entry.address, entry.fields) == ("10.0.0.9", None)
 
 
@@ -259,7 +259,7 @@ def test_caddy() -> None:
     )
     assert one(line) == expected
     assert detected(line) == "caddy"
-    (entry,) = make_format("caddy", [line], Wish()).read(f"{line}\n")
+    (entry,) = make_format("caddy", [line], WantedFields()).read(f"{line}\n")
     assert entry.fields is not None
     assert entry.fields["x-key"] == "k1"
     assert "authorization" not in entry.fields
@@ -324,7 +324,7 @@ def test_json_with_a_whole_url_a_query_and_a_mapping() -> None:
 
 def test_json_has_no_lone_surrogates() -> None:
     line = '{"ts":1794830400,"path":"/\\ud800","method":"GET","status":200,"x":"\\udfff","y":"\\ud83d\\ude00"}'
-    (entry,) = make_format("json", [line], Wish()).read(f"{line}\n")
+    (entry,) = make_format("json", [line], WantedFields()).read(f"{line}\n")
     assert entry.target == "/\N{REPLACEMENT CHARACTER}"
     assert entry.fields is not None
     assert (entry.fields["x"], entry.fields["y"]) == ("\N{REPLACEMENT CHARACTER}", "😀")
@@ -365,9 +365,9 @@ def test_an_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(
         LogError, match="unknown log format 'nginxx'. Give one of: auto, vhost_combined, combined, common"
     ):
-        make_format("nginxx", [], Wish())
+        make_format("nginxx", [], WantedFields())
     with pytest.raises(LogError, match="no known format fits. The formats are: .*cloudfront, caddy, traefik, json"):
-        make_format("auto", ["hello", "world"], Wish())
+        make_format("auto", ["hello", "world"], WantedFields())
     assert set(WRITERS) - {"nginx"} <= set(FORMATS)
 
 
@@ -382,11 +382,11 @@ def test_an_unknown_format_names_the_known_ones() -> None:
 )
 def test_a_format_string_that_cannot_be_used_says_why(format: str, message: str) -> None:
     with pytest.raises(LogError, match=message):
-        make_format(format, [], Wish())
+        make_format(format, [], WantedFields())
 
 
 def test_a_mapping_that_cannot_be_used_says_why() -> None:
     with pytest.raises(LogError, match="the log format has no field 'x-real-ip' for address. Its fields: "):
-        make_format("combined", [], Wish((), {"address": "x-real-ip"}))
+        make_format("combined", [], WantedFields((), {"address": "x-real-ip"}))
     with pytest.raises(LogError, match="cannot map 'colour'. Map one of: time, address"):
-        make_format("json", [], Wish((), {"colour": "x"}))
+        make_format("json", [], WantedFields((), {"colour": "x"}))

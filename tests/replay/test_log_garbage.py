@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ratebound.replay.entry import Entry
 from ratebound.replay.log_file import LONGEST_LINE
-from ratebound.replay.log_formats import FORMATS, Wish, make_format
+from ratebound.replay.log_formats import FORMATS, WantedFields, make_format
 from ratebound.replay.log_stream import printable
 from ratebound.replay.read_log import LogReader
 from tests.replay.test_log_reader import NOON, entries_of
@@ -77,7 +77,7 @@ def test_a_line_with_something_inserted_is_read_or_counted(data: st.DataObject, 
         log.write_text("\n".join([line] * 5 + [changed] + [line] * 5), "utf-8", "backslashreplace", newline="\n")
         reader = LogReader([log], format=STRINGS.get(name, name), fields=())
         entries = entries_of(reader)
-    (usual,) = make_format(STRINGS.get(name, name), [line], Wish(())).read(f"{line}\n")
+    (usual,) = make_format(STRINGS.get(name, name), [line], WantedFields(())).read(f"{line}\n")
     assert sum(entry == usual for entry in entries) >= 10
     assert reader.malformed <= 2 + changed.count("\n")
 
@@ -90,7 +90,7 @@ def test_a_long_hostile_line_takes_no_long_time(format: str, unit: str) -> None:
     """A regular expression that tries many ways to split a line would take hours."""
     name = next((name for name, string in STRINGS.items() if string == format), format)
     line = LINES.get(name, LINES["json"])
-    made = make_format(format, [line], Wish(()))
+    made = make_format(format, [line], WantedFields(()))
     started = time.process_time()
     for start in ("", line[: len(line) // 2], line[:-1]):
         text = start + unit * ((LONGEST_LINE - len(start)) // len(unit))
@@ -128,7 +128,7 @@ def test_what_servers_escape_is_what_is_read(escaped: object, agent: str, path: 
         f'192.0.2.1 - {escaped(user) or "-"} [16/Nov/2026:12:00:00 +0000] "GET {escaped(target)} HTTP/1.1" '
         f'200 5 "{escaped(path)}" "{escaped(agent) or "-"}"'
     )
-    (entry,) = make_format("combined", [], Wish(())).read(f"{line}\n")
+    (entry,) = make_format("combined", [], WantedFields(())).read(f"{line}\n")
     shown = agent if agent != "-" else ""
     name = user if user != "-" else ""
     assert entry == Entry(NOON, "192.0.2.1", "GET", target, 200, user=name, agent=shown)
@@ -146,7 +146,7 @@ def test_what_json_writes_is_what_is_read(agent: str, path: str, milliseconds: i
         "user_agent": agent,
     }
     line = json.dumps(record)
-    (entry,) = make_format("json", [line], Wish(())).read(f"{line}\n")
+    (entry,) = make_format("json", [line], WantedFields(())).read(f"{line}\n")
     shown = agent if agent != "-" else ""
     assert entry == Entry(milliseconds * 1000, "2001:db8::1", "GET", f"/{path}", status, agent=shown)
 

@@ -36,8 +36,7 @@ OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 @click.option("--suggest", is_flag=True, help="Suggest limits, also if there is a policy.")
 @click.option("--write-policy", metavar="FILE", type=OUTPUT, help="Write the suggested limits as a policy file.")
 @click.option(
-    "--format",
-    "log_format",
+    "--log-format",
     default="auto",
     show_default=True,
     metavar="FORMAT",

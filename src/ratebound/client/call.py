@@ -1,7 +1,7 @@
 """The life of one call to an API, written once without I/O: pacing, sending, retries, the budget and the circuit.
 
 `call_flow` is a flow of `ratebound.flow`: it yields functions to call. `call` runs it in a thread, `call_async` in a
-task. An adapter brings an `Exchange`, which sends requests and reads responses of one HTTP library, and decides
+task. An adapter brings a `ClientExchange`, which sends requests and reads responses of one HTTP library, and decides
 nothing. Its methods that do I/O are coroutines in an asynchronous adapter.
 
 One call goes like this:
@@ -97,7 +97,7 @@ class CallReport(NamedTuple):
     gave_up: str = ""
 
 
-class Exchange(Protocol[Sent]):
+class ClientExchange(Protocol[Sent]):
     """One request of one HTTP library, and its responses. An asynchronous adapter has coroutines for send, read and
     discard.
     """
@@ -240,7 +240,7 @@ class CallOptions:
         return None if self.own_pacer is None else self.own_pacer.close()
 
 
-def call(outgoing: Outgoing, exchange: Exchange[R], options: CallOptions) -> tuple[R, CallReport]:
+def call(outgoing: Outgoing, exchange: ClientExchange[R], options: CallOptions) -> tuple[R, CallReport]:
     """Make one call in this thread. Return its answer and what happened.
 
     Raises CircuitOpen, what the pacer raises if the turn does not come in time, or the error of the last attempt.
@@ -248,13 +248,13 @@ def call(outgoing: Outgoing, exchange: Exchange[R], options: CallOptions) -> tup
     return run(call_flow(outgoing, exchange, options, _sleep))
 
 
-async def call_async(outgoing: Outgoing, exchange: Exchange[R], options: CallOptions) -> tuple[R, CallReport]:
+async def call_async(outgoing: Outgoing, exchange: ClientExchange[R], options: CallOptions) -> tuple[R, CallReport]:
     """Make one call in this task; see `call`."""
     return await run_async(call_flow(outgoing, exchange, options, _sleep_async))
 
 
 def call_flow(
-    outgoing: Outgoing, exchange: Exchange[R], options: CallOptions, sleep: Callable[[float], Any]
+    outgoing: Outgoing, exchange: ClientExchange[R], options: CallOptions, sleep: Callable[[float], Any]
 ) -> Flow[tuple[R, CallReport]]:
     """Make one call; see the module. `sleep` waits for some seconds, in a thread or as a coroutine."""
     made = _CallState(outgoing, options)
@@ -357,7 +357,7 @@ class _CallState:
         return self._wait(self._retry.after_failure(failure, idempotent=self._idempotent), None, replayable)
 
     def after_answer(
-        self, exchange: Exchange[R], response: R, turn: TurnTaken | None, ticket: int, seconds: float
+        self, exchange: ClientExchange[R], response: R, turn: TurnTaken | None, ticket: int, seconds: float
     ) -> Generator[Step, Any, float | None]:
         """Return the seconds to wait before the next attempt, the answer discarded; None to return the answer."""
         try:

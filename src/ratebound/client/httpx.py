@@ -130,7 +130,7 @@ class AsyncPoliteTransport(httpx.AsyncBaseTransport):
 
 
 class _Exchange:
-    """An exchange for threads; see `Exchange`."""
+    """An exchange for threads; see `ClientExchange`."""
 
     def __init__(self, inner: httpx.BaseTransport, request: httpx.Request) -> None:
         self._inner = inner
@@ -169,7 +169,7 @@ class _Exchange:
 
 
 class _AsyncExchange:
-    """An exchange for tasks; see `Exchange`."""
+    """An exchange for tasks; see `ClientExchange`."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport, request: httpx.Request) -> None:
         self._inner = inner

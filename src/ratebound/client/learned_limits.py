@@ -126,7 +126,7 @@ def first_shape(sight: Sight) -> Shape | None:
     elif reset is None:
         shape = shape._replace(kind=LOG if count <= MOST_IN_LOG else BUCKET, told=True)
     elif period >= TELLING:
-        shape = _told_by_reset(shape, sight)
+        shape = _told_by_reset(shape, sight, None)
     return _with_end(shape, sight) if shape.kind == WINDOW else shape
 
 
@@ -156,7 +156,7 @@ def next_shape(shape: Shape, sight: Sight, watch: Watch) -> Shape:
     if shape.told or shape.since > sight.received:
         return shape
     if shape.period >= TELLING:
-        return _told_by_reset(shape, sight)
+        return _told_by_reset(shape, sight, watch)
     return _tried(shape, sight, watch)
 
 
@@ -168,8 +168,11 @@ def _other_period(shape: Shape, sight: Sight) -> bool:
     return sight.reset > shape.period + 2 * SECOND  # the first answer came in the middle of a window
 
 
-def _told_by_reset(shape: Shape, sight: Sight) -> Shape:
-    """Return the shape with the kind that the reset of a long period tells."""
+def _told_by_reset(shape: Shape, sight: Sight, watch: Watch | None) -> Shape:
+    """Return the shape with the kind that the reset of a long period tells.
+
+    A short reset is that of a bucket, or of a window that ends soon. A log suits both until that end has passed.
+    """
     reset, remaining = sight.reset, sight.remaining
     if reset is None or remaining is None:
         return shape
@@ -179,11 +182,20 @@ def _told_by_reset(shape: Shape, sight: Sight) -> Shape:
         shape = shape._replace(not_bucket=True)
     if reset > shape.period + SECOND:
         shape = shape._replace(not_window=True)
-    if not shape.not_bucket:
-        return shape._replace(kind=BUCKET)
-    if not shape.not_window:
-        return shape if shape.kind == WINDOW else _with_end(shape._replace(kind=WINDOW), sight)
-    return shape._replace(kind=_of_any_kind(shape))
+    if shape.not_bucket and shape.not_window:
+        return _changed(shape, _of_any_kind(shape), sight, watch)
+    if shape.not_bucket:
+        return _with_end(_changed(shape, WINDOW, sight, watch), sight)
+    if shape.kind == BUCKET or (watch and watch.first >= 0 and sight.sent - watch.first_at > unit + 2 * SECOND):
+        return _changed(shape, BUCKET, sight, watch)
+    return shape._replace(kind=LOG if shape.units <= MOST_IN_LOG else SMOOTH)
+
+
+def _changed(shape: Shape, kind: str, sight: Sight, watch: Watch | None) -> Shape:
+    """Return the shape with another kind; after the first answer, the kind before is kept to for a while."""
+    if kind == shape.kind or watch is None:
+        return shape._replace(kind=kind)
+    return shape._replace(kind=kind, before=shape.kind, since=sight.received + SETTLING)
 
 
 def _of_any_kind(shape: Shape) -> str:
@@ -208,7 +220,7 @@ def _next_window(shape: Shape, sight: Sight, watch: Watch) -> Shape:
     jumped = sight.remaining is not None and sight.remaining > watch.last
     if not (shape.told or jumped or sight.period is None):
         shape = shape._replace(not_window=True)  # the end moved while the remaining units fell
-        return shape._replace(kind=BUCKET) if not shape.not_bucket else shape._replace(kind=_of_any_kind(shape))
+        return _changed(shape, _of_any_kind(shape) if shape.not_bucket else BUCKET, sight, watch)
     moved = end > shape.end + shape.period // 2
     return shape._replace(early=early, end=end, epoch=shape.epoch + moved)
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ratebound.client.learned_limits import BUCKET, LOG, SMOOTH, WINDOW, Shape, Sight, Watch
-from ratebound.clock import seconds
+from ratebound.client.learned_limits import BUCKET, LOG, MAX_LEARNED, SMOOTH, WINDOW, Shape, Sight, Watch
+from ratebound.clock import SECOND, seconds
 from ratebound.http.quota import Quota
 
 MAX_ORIGINS = 256  # the origin that was used longest ago is forgotten
@@ -190,8 +190,8 @@ def sight_of(quota: Quota, sent: int, received: int, *, delayed: bool, count: in
     return Sight(
         count,
         None if quota.remaining is None else max(int(quota.remaining), 0),
-        None if not quota.window else round(quota.window * 1_000_000),
-        None if quota.reset_after is None else max(round(min(quota.reset_after, 1e9) * 1_000_000), 0),
+        None if not quota.window else min(round(quota.window * SECOND), MAX_LEARNED),
+        None if quota.reset_after is None else min(max(round(quota.reset_after * SECOND), 0), MAX_LEARNED),
         quota.kind,
         sent,
         received,

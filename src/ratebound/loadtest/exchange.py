@@ -11,7 +11,7 @@ RawLine = tuple[bytes, bytes]
 RawLines = list[RawLine]
 
 
-class Exchange:
+class LoadExchange:
     """One request: what is sent, and where it stands."""
 
     __slots__ = ("client", "due", "is_over", "probe", "request", "sent", "started", "stream", "target", "wire")
@@ -44,10 +44,10 @@ class LoadWire(Protocol):
     def used(self) -> float:
         """When it was used last."""
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: LoadExchange) -> None:
         """Send a request now. There must be room."""
 
-    def give_up(self, exchange: Exchange) -> None:
+    def give_up(self, exchange: LoadExchange) -> None:
         """Stop waiting for an answer. The exchange is already over."""
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Finish(Protocol):
     """The function that receives every end of an exchange."""
 
     def __call__(
-        self, exchange: Exchange, status: int, error: int = 0, lines: RawLines | None = None, done: float = 0.0
+        self, exchange: LoadExchange, status: int, error: int = 0, lines: RawLines | None = None, done: float = 0.0
     ) -> None:
         """Record an answer, or an error with status 0."""
 

@@ -27,7 +27,7 @@ ROUND_COUNTS = (10_000, 1_000, 500, 100, 50, 25, 10, 5, 2, 1)
 
 
 class FoundLimit(NamedTuple):
-    """What the answers say about a limit. `limits` explain the answers best, one for each algorithm that does.
+    """The limit that answers show. `limits` explain the answers best, one for each algorithm that does.
 
     Without limits, `at_once` requests were granted before the first refusal, and none in `silence` seconds after it.
     """
@@ -189,15 +189,15 @@ def _counter_period(spans: ClientSpans, count: int) -> tuple[float, float]:
     The first window begins with the first grant. In the second, the j-th grant comes after j/count of the period.
     """
     begins, ends = sorted(one.begin for one in spans.granted), sorted(one.end for one in spans.granted)
-    refusals = sorted(one.begin for one in spans.refused)
     low, high = 0.0, math.inf
     for j in range(1, min(count, len(begins) - count)):
-        share = 1 + j / count
-        place = count + j - 1
-        high = min(high, (ends[place] - begins[0]) / share)
-        before = bisect_left(refusals, begins[place])
-        if before:
-            low = max(low, (refusals[before - 1] - ends[0]) / share)
+        high = min(high, (ends[count + j - 1] - begins[0]) / (1 + j / count))
+    for span in spans.refused:
+        second = bisect_right(begins, span.end) - count + 1  # the first of the second window that was not there yet
+        if second < 1:
+            return 0.0, 0.0
+        if second < count:
+            low = max(low, (span.begin - ends[0]) / (1 + second / count))
     return low, high
 
 
@@ -235,7 +235,7 @@ def _fixed_period(spans: ClientSpans, changes: Sequence[Span], count: int) -> tu
         between = bisect_right(begins, change.begin) - bisect_right(begins, first.begin)
         windows = round(between / count)
         if not windows:
-            return 0.0, 0.0
+            continue  # another refusal from before the same boundary
         low = max(low, (change.begin - first.end) / windows)
         high = min(high, (change.end - first.begin) / windows)
     return low, high
@@ -263,7 +263,8 @@ def _buckets(spans: ClientSpans, at_once: int, algorithm: str) -> Iterator[Limit
     guess = at_once - (first - begins[0]) / max(step, 1)
     bursts = sorted(range(1, at_once + 1), key=lambda burst: abs(burst - guess))[:8]
     for burst in bursts:
-        low, high = _interval(spans, begins, ends, burst)
+        # A bucket of one unit is full again before each grant: it grants what a log of one does
+        low, high = _interval(spans, begins, ends, burst) if burst > 1 else _log_period(spans, 1)
         if low < high:
             limit = _rate(low, high, burst, algorithm)
             if limit is not None:

@@ -6,7 +6,7 @@ Bodies are read and dropped: without a callback for them the parser makes no obj
 from typing import Any
 
 from ratebound.loadtest.answer import ERROR_NUMBERS
-from ratebound.loadtest.exchange import Exchange, Finish, RawLines, now, tells_limits
+from ratebound.loadtest.exchange import Finish, LoadExchange, RawLines, now, tells_limits
 from ratebound.loadtest.identities import ClientMarks
 from ratebound.loadtest.plan import LoadTarget
 
@@ -72,7 +72,7 @@ class Http1Wire:
         self._finish = finish
         self._transport: Any = None
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._exchange: Exchange | None = None
+        self._exchange: LoadExchange | None = None
         self._is_closed = False
         self.room = 1
         self.used = 0.0  # when it was used last
@@ -98,7 +98,7 @@ class Http1Wire:
         """True if no exchange is on its way."""
         return self._exchange is None
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: LoadExchange) -> None:
         """Send a request now."""
         self.room = 0
         self._exchange = exchange
@@ -108,7 +108,7 @@ class Http1Wire:
         exchange.sent = now()
         self._transport.write(request)
 
-    def give_up(self, exchange: Exchange) -> None:
+    def give_up(self, exchange: LoadExchange) -> None:
         """Close the connection: the answer may still come, and would be taken for that of the next request."""
         self._exchange = None
         self._end()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ratebound.loadtest.answer import ERROR_NUMBERS
-from ratebound.loadtest.exchange import Exchange, Finish, RawLines, now, tells_limits
+from ratebound.loadtest.exchange import Finish, LoadExchange, RawLines, now, tells_limits
 from ratebound.loadtest.identities import ClientMarks
 from ratebound.loadtest.plan import LoadTarget
 
@@ -64,7 +64,7 @@ class _SentStream:
 
     __slots__ = ("body", "exchange", "lines", "received", "status")
 
-    def __init__(self, exchange: Exchange, body: bytes) -> None:
+    def __init__(self, exchange: LoadExchange, body: bytes) -> None:
         self.exchange = exchange
         self.body = body  # what is still to be sent
         self.status = 0
@@ -120,7 +120,7 @@ class Http2Wire:
         """True if no exchange is on its way."""
         return not self._streams
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: LoadExchange) -> None:
         """Send a request now."""
         fields, body = exchange.request
         number = self._h2.get_next_available_stream_id()
@@ -135,7 +135,7 @@ class Http2Wire:
             self._send_body(number, stream)
         self._flush()
 
-    def give_up(self, exchange: Exchange) -> None:
+    def give_up(self, exchange: LoadExchange) -> None:
         """Cancel the stream. The connection carries on."""
         if self._streams.pop(exchange.stream, None) is not None and not self._is_closed:
             self._reset(exchange.stream)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ratebound.loadtest.addresses import CheckedServer
 from ratebound.loadtest.answer import ERROR_NUMBERS
-from ratebound.loadtest.exchange import Exchange, Finish, LoadWire, now
+from ratebound.loadtest.exchange import Finish, LoadExchange, LoadWire, now
 
 MAX_IDLE = 4.0  # seconds. Common servers close idle connections after 5: a request must not meet that
 SETTINGS_LOOK = 0.05  # seconds
@@ -98,11 +98,11 @@ class WirePool:
         self._per_wire = per_wire  # exchanges that a new connection is expected to carry at once
         self._ready: dict[LoadWire, None] = {}  # connections with room; the one used last is at the end
         self._wires: set[LoadWire] = set()
-        self._waiting: deque[Exchange] = deque()
+        self._waiting: deque[LoadExchange] = deque()
         self._connecting: set[LoadWire] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, exchange: Exchange) -> None:
+    def send(self, exchange: LoadExchange) -> None:
         """Send a request now, or as soon as a connection has room for it."""
         ready = self._ready
         while ready:

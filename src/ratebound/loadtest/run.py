@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ratebound.loadtest.addresses import CheckedServer, checked_servers
 from ratebound.loadtest.answer import ERROR_NUMBERS, ERRORS, Answers
-from ratebound.loadtest.exchange import AdviceCache, Exchange, RawLines, now
+from ratebound.loadtest.exchange import AdviceCache, LoadExchange, RawLines, now
 from ratebound.loadtest.http1 import Http1Wire, request_bytes
 from ratebound.loadtest.identities import ClientMarks, weighted
 from ratebound.loadtest.plan import LoadPlan, LoadTarget, Origin
@@ -141,7 +141,7 @@ class _LoadSender:
         self._chosen_targets: Iterator[int] = repeat(0)
         if len(plan.targets) > 1:
             self._chosen_targets = weighted([target.weight for target in plan.targets], plan.seed + 1)
-        self._in_flight: dict[Exchange, None] = {}
+        self._in_flight: dict[LoadExchange, None] = {}
         self._answered = 0
         self._due = self._sent = self._held = self._probes = self._probes_left = self._unsent = 0
         self._failing_since: float | None = None
@@ -239,7 +239,7 @@ class _LoadSender:
         if found is None:
             found = self._request(target, client)
         pool, request = found
-        exchange = Exchange(client, target, due, elapsed + self._zero, request, probe)
+        exchange = LoadExchange(client, target, due, elapsed + self._zero, request, probe)
         self._in_flight[exchange] = None
         if len(self._in_flight) > self._plan.max_in_flight:
             self._unsent += 1
@@ -272,7 +272,7 @@ class _LoadSender:
     # Answers
 
     def _finish(
-        self, exchange: Exchange, status: int, error: int = 0, lines: RawLines | None = None, done: float = 0.0
+        self, exchange: LoadExchange, status: int, error: int = 0, lines: RawLines | None = None, done: float = 0.0
     ) -> None:
         """Keep an answer. Only the first end of an exchange counts."""
         if exchange.is_over:
@@ -294,7 +294,7 @@ class _LoadSender:
         if self._next is None and not self._in_flight:
             self._end_if_done()
 
-    def _obey(self, exchange: Exchange, status: int, done: float, retry_after: float | None) -> None:
+    def _obey(self, exchange: LoadExchange, status: int, done: float, retry_after: float | None) -> None:
         """Let a refused client rest as long as it was told; it sends nothing else until its probe is answered."""
         client = exchange.client
         if status >= 400 and retry_after is not None and not self._is_stopping:
@@ -357,7 +357,7 @@ class _LoadSender:
                 error = UNSENT if self._cap.was_reached else CONNECT
             self._end(exchange, error)
 
-    def _end(self, exchange: Exchange, error: int) -> None:
+    def _end(self, exchange: LoadExchange, error: int) -> None:
         wire = exchange.wire
         self._finish(exchange, 0, error)
         if wire is not None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from ratebound.replay.format_string import Line, Piece, Variable, assemble
+from ratebound.replay.format_string import LineParts, Piece, Variable, assemble
 from ratebound.replay.log_file import LogError
 
 COMMON = '%h %l %u %t "%r" %>s %b'
@@ -28,7 +28,7 @@ _DIRECTIVE = re.compile(r"%(?:!?[0-9,]+)?([<>])?(?:\{([^}]*)\})?([<>])?(\^?[A-Za
 _LINE = re.compile(r"""\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+\S+)?\s*""")
 
 
-def apache_line(text: str, *, mapping: Mapping[str, str] | None = None) -> Line:
+def apache_line(text: str, *, mapping: Mapping[str, str] | None = None) -> LineParts:
     """Return what a line has that Apache writes with this LogFormat. The whole directive may be given, too.
 
     Raises LogError if the format has no time, or one that replay cannot read.

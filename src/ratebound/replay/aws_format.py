@@ -6,7 +6,7 @@ https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs
 
 from collections.abc import Mapping
 
-from ratebound.replay.format_string import Line, Piece, Variable, assemble
+from ratebound.replay.format_string import LineParts, Piece, Variable, assemble
 from ratebound.replay.text_format import QUOTED, Part, literal, quoted, value
 
 CLOUDFRONT_FIELDS = (
@@ -36,7 +36,7 @@ _ALB_REQUEST = Part(
 )
 
 
-def alb_line() -> Line:
+def alb_line() -> LineParts:
     """Return what a line of an Application Load Balancer has. Its time is when the request came."""
     parts = [
         value("=type"),
@@ -59,10 +59,10 @@ def alb_line() -> Line:
     parts += [literal(" "), quoted("=domain_name"), literal(" "), quoted("=chosen_cert_arn")]
     parts += [literal(" "), value("=matched_rule_priority"), literal(" ")]
     parts += [Part(r"([0-9TZ:.-]+)", ("iso time",)), Part(r"(?: [^\n]*)?")]
-    return Line(parts, 1_000)
+    return LineParts(parts, 1_000)
 
 
-def cloudfront_line(fields: str = CLOUDFRONT_FIELDS, *, mapping: Mapping[str, str] | None = None) -> Line:
+def cloudfront_line(fields: str = CLOUDFRONT_FIELDS, *, mapping: Mapping[str, str] | None = None) -> LineParts:
     """Return what a line of CloudFront has, from its header "#Fields:". Raises LogError if there is no time."""
     pieces: list[Piece] = []
     names = fields.split()

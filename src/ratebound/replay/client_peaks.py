@@ -12,6 +12,8 @@ another one. Histograms are exact up to 127, and above within 1.6 %.
 
 from typing import Final
 
+from ratebound.numbers import product
+
 SECOND: Final = 1_000_000
 PERIODS: Final = (SECOND, 60 * SECOND, 3600 * SECOND)
 MOST_RECORDS: Final = 100_000
@@ -22,7 +24,7 @@ BITS: Final = 7
 
 
 class CountHistogram:
-    """How often each count came. Counts below EXACT have a bucket of their own, and larger ones share one with those
+    """A histogram of counts. Counts below EXACT have a bucket of their own, and larger ones share one with those
     that differ by less than 1.6 %."""
 
     __slots__ = ("_sums", "counts", "largest", "total")
@@ -105,7 +107,7 @@ class ClientWindow:
         current = self._current + 1
         self._current = current
         if self._previous:
-            current += (left * self._previous + period - 1) // period
+            current += (product(left, self._previous) + period - 1) // period
         if current > self.peak:
             self.peak = current
 

@@ -8,6 +8,7 @@ does itself.
 from typing import Any, Final
 
 from ratebound.decision import Decision
+from ratebound.numbers import product
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.policy.model.policy import Policy
@@ -54,13 +55,19 @@ class LimitTally:
 
 class RuleSet:
     """Rules that apply together on the fast path, and how many requests they all allowed. `known` has what they ask for
-    each address and user: the engine remembers fewer of them."""
+    each address and user, if they look at nothing else: the engine remembers fewer of them."""
 
-    __slots__ = ("allowed", "known", "matched")
+    __slots__ = ("allowed", "is_by_client", "known", "matched")
 
     def __init__(self, matched: MatchedRules) -> None:
         self.matched = matched
         self.known: dict[str, Asked] = {}
+        self.is_by_client = all(
+            kind.name in ("user", "global") or kind.of_client is not None
+            for bound in matched.bounds
+            for parts in bound.by
+            for kind in parts
+        )
         self.allowed = 0
 
 
@@ -123,7 +130,7 @@ class PolicyRun:
     def note_pace(self, span: int, entries: int) -> None:
         """Note how much time of the log the next entries take. The clock of a log may run a thousand times as fast as a
         real one: states that expire would be swept for every entry."""
-        self._states.sweep_period = max(SWEEP_PERIOD, span * LINES_PER_SWEEP // max(entries, 1))
+        self._states.sweep_period = max(SWEEP_PERIOD, product(span, LINES_PER_SWEEP) // max(entries, 1))
 
     def rules_for(self, entry: Entry, path: str) -> RuleSet | None:
         """Return the rules that apply to requests like this one; None if the general path must decide."""
@@ -147,13 +154,13 @@ class PolicyRun:
         address: str = entry[1]
         user: str = entry[6]
         who = f"{address} {user}" if user and matched.by_user else address
-        asked = rules.known.get(who)
+        asked = rules.known.get(who) if rules.is_by_client else None
         if asked is None:
             found = self._compiled.straight(self._view(entry, path), "late")
             if not isinstance(found, Asked):
                 return self._decide_generally(entry, path)
             asked = found
-            if len(who) <= LONGEST_WHO:
+            if rules.is_by_client and len(who) <= LONGEST_WHO:
                 self._remember(rules, who, asked)
         self.shadow_denied = False
         if asked.asks:

@@ -6,7 +6,7 @@ https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_l
 import re
 from collections.abc import Mapping
 
-from ratebound.replay.format_string import Line, Piece, Variable, assemble
+from ratebound.replay.format_string import LineParts, Piece, Variable, assemble
 from ratebound.replay.log_file import LogError
 
 DEFAULT = (
@@ -44,7 +44,7 @@ def is_envoy_format(text: str) -> bool:
     return _OPERATOR.search(text) is not None
 
 
-def envoy_line(text: str, *, mapping: Mapping[str, str] | None = None) -> Line:
+def envoy_line(text: str, *, mapping: Mapping[str, str] | None = None) -> LineParts:
     """Return what a line has that Envoy writes with this format string.
 
     Raises LogError if the format has no time, or if two values cannot be told apart.

@@ -38,14 +38,14 @@ Piece = str | Variable
 _NEVER_EMPTY = {"address", "method", "status", *TIMES, *DURATIONS}  # or "-" is read elsewhere
 
 
-class Line(NamedTuple):
-    """What a format string says about a line."""
+class LineParts(NamedTuple):
+    """The parts of a line, and the resolution of its times."""
 
     parts: list[Part]
     resolution: int  # of its times, in microseconds
 
 
-def assemble(pieces: Sequence[Piece], *, mapping: Mapping[str, str] | None = None, escaped: bool = True) -> Line:
+def assemble(pieces: Sequence[Piece], *, mapping: Mapping[str, str] | None = None, escaped: bool = True) -> LineParts:
     """Return the parts of a line. `escaped` is True if the server escapes quotes in values.
 
     `mapping` gives names of fields for meanings. Raises LogError if it names a field that the format does not have, if
@@ -67,7 +67,7 @@ def assemble(pieces: Sequence[Piece], *, mapping: Mapping[str, str] | None = Non
         before = pieces[position - 1] if position else ""
         after = pieces[position + 1] if position + 1 < len(pieces) else ""
         parts.append(_part(piece, meaning, before, after, escaped))
-    return Line(parts, resolution)
+    return LineParts(parts, resolution)
 
 
 def _mapped(pieces: Sequence[Piece], mapping: Mapping[str, str]) -> list[Piece]:

@@ -26,7 +26,7 @@ class LogError(RateboundError):
     """A log that cannot be read. The message says why, and what to do."""
 
 
-class Block(NamedTuple):
+class LineBlock(NamedTuple):
     """Some lines of a log."""
 
     text: str  # whole lines, each with its line end
@@ -82,7 +82,7 @@ class LogFile:
             self._file.close()
             self._file = None
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[LineBlock]:
         """Yield the lines of the file."""
         if self._file is None:
             self._file = _open(self.name)
@@ -119,10 +119,10 @@ class LogFile:
                 sample = sample or _text(rest[:200])
                 rest = b""
             if data or too_long:
-                yield Block(_text(data), too_long, sample)
+                yield LineBlock(_text(data), too_long, sample)
                 too_long, sample = 0, ""
         if rest:
-            yield Block(_text(rest + b"\n"))
+            yield LineBlock(_text(rest + b"\n"))
 
     def _plain_data(self) -> Iterator[bytes]:
         data = self._read()

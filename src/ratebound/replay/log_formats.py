@@ -8,7 +8,7 @@ from ratebound.replay.aws_format import CLOUDFRONT_FIELDS, alb_line, cloudfront_
 from ratebound.replay.entry import Entry
 from ratebound.replay.envoy_format import DEFAULT as ENVOY
 from ratebound.replay.envoy_format import ISTIO, envoy_line, is_envoy_format
-from ratebound.replay.format_string import Line
+from ratebound.replay.format_string import LineParts
 from ratebound.replay.json_format import JsonFormat
 from ratebound.replay.log_file import LogError
 from ratebound.replay.nginx_format import nginx_line
@@ -21,7 +21,9 @@ class LogFormat(Protocol):
     """A way to read lines."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Return the name that users see."""
+
     @property
     def resolution(self) -> int:
         """Return the resolution of the log's times, in microseconds."""
@@ -30,24 +32,24 @@ class LogFormat(Protocol):
         """Return the entries of some lines, each with its line end. Raises ValueError if one does not fit."""
 
 
-class Wish(NamedTuple):
-    """What a reader wants from a format."""
+class WantedFields(NamedTuple):
+    """The fields that a reader wants from a format."""
 
     fields: Collection[str] | None = None  # the names of fields that entries get; None: all
     mapping: Mapping[str, str] = {}  # names of fields for meanings
 
 
-def _with_more(line: Line) -> Line:
+def _with_more(line: LineParts) -> LineParts:
     """Return a line to which a site may have added something at its end."""
-    return Line([*line.parts, Part(r"(?: [^\n]*)?")], line.resolution)
+    return LineParts([*line.parts, Part(r"(?: [^\n]*)?")], line.resolution)
 
 
-def _cloudfront(lines: Sequence[str], mapping: Mapping[str, str]) -> Line:
+def _cloudfront(lines: Sequence[str], mapping: Mapping[str, str]) -> LineParts:
     headers = [line.removeprefix("#Fields:") for line in lines if line.startswith("#Fields:")]
     return cloudfront_line(headers[-1] if headers else CLOUDFRONT_FIELDS, mapping=mapping)
 
 
-TEXT_FORMATS: dict[str, Callable[[Sequence[str], Mapping[str, str]], Line]] = {
+TEXT_FORMATS: dict[str, Callable[[Sequence[str], Mapping[str, str]], LineParts]] = {
     # The first that fits is taken: combined fits lines of vhost_combined, too.
     "vhost_combined": lambda _, mapping: _with_more(apache_line(VHOST_COMBINED, mapping=mapping)),
     "combined": lambda _, mapping: _with_more(apache_line(COMBINED, mapping=mapping)),
@@ -61,7 +63,7 @@ JSON_FORMATS = ("caddy", "traefik", "json")  # they differ in their names only
 FORMATS = (*TEXT_FORMATS, *JSON_FORMATS)
 
 
-def make_format(name: str, lines: Sequence[str], wish: Wish) -> LogFormat:
+def make_format(name: str, lines: Sequence[str], wish: WantedFields) -> LogFormat:
     """Return the format of a file: by name, from a format string, or detected from its first lines with "auto".
 
     Raises LogError if there is no such format, or if none fits the lines.
@@ -83,7 +85,7 @@ def make_format(name: str, lines: Sequence[str], wish: Wish) -> LogFormat:
     return TextFormat(name, line.parts, fields=wish.fields, resolution=line.resolution)
 
 
-def _detect(lines: Sequence[str], wish: Wish) -> LogFormat:
+def _detect(lines: Sequence[str], wish: WantedFields) -> LogFormat:
     """Return the format that fits most of the lines; the first of several."""
     lines = [line for line in lines if line.strip()]
     best: LogFormat | None = None

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 
 from ratebound.replay.entry import Entry, MalformedLine
 from ratebound.replay.log_file import LogError, LogFile
-from ratebound.replay.log_formats import LogFormat, Wish, make_format
+from ratebound.replay.log_formats import LogFormat, WantedFields, make_format
 from ratebound.replay.time_order import TimeOrder
 
 SAMPLES = 5  # malformed lines that are kept
@@ -21,7 +21,7 @@ _SECRETS = re.compile(
 class LogStream:
     """One log. `format` is a name, a format string, or "auto"; `window` is in microseconds."""
 
-    def __init__(self, file: LogFile, format: str, wish: Wish, window: int) -> None:
+    def __init__(self, file: LogFile, format: str, wish: WantedFields, window: int) -> None:
         self.file = file
         self.lines = 0
         self.malformed = 0

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from ratebound.replay.format_string import LIST, Line, Piece, Variable, assemble
+from ratebound.replay.format_string import LIST, LineParts, Piece, Variable, assemble
 
 COMBINED = (
     '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"'
@@ -34,7 +34,7 @@ _DIRECTIVE = re.compile(r"\s*log_format\s+\S+\s+(?:escape=(?:default|json|none)\
 _QUOTED_PIECE = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""", re.DOTALL)
 
 
-def nginx_line(text: str, *, mapping: Mapping[str, str] | None = None) -> Line:
+def nginx_line(text: str, *, mapping: Mapping[str, str] | None = None) -> LineParts:
     """Return what a line has that nginx writes with this log_format. The whole directive may be given, too.
 
     Raises LogError if the format has no time, or if two values cannot be told apart.

@@ -7,7 +7,7 @@ from operator import attrgetter, itemgetter
 
 from ratebound.replay.entry import Entry, MalformedLine
 from ratebound.replay.log_file import LogError, LogFile
-from ratebound.replay.log_formats import Wish, make_format
+from ratebound.replay.log_formats import WantedFields, make_format
 from ratebound.replay.log_stream import SAMPLES, LogStream
 
 _time_of = itemgetter(0)
@@ -38,7 +38,7 @@ class LogReader:
             raise LogError(f"the window must be from 0 to 3600 seconds, not {window!r}")
         if sum(os.fspath(file) == "-" for file in files) > 1:
             raise LogError('the standard input ("-") was given twice')
-        wish = Wish(fields, mapping or {})
+        wish = WantedFields(fields, mapping or {})
         if format != "auto":
             make_format(format, (), wish)  # raises now, not when the first line is read
         microseconds = round(window * 1_000_000)
@@ -104,9 +104,9 @@ class LogReader:
         """Merge the files. A file is opened when the time of its first lines has come: rotated logs overlap little."""
         waiting = []
         for stream in self._streams:
-            waiting.append(_Source(stream, stream.first_time() if stream.file.repeatable else 0))
+            waiting.append(_MergedLog(stream, stream.first_time() if stream.file.repeatable else 0))
         waiting.sort(key=attrgetter("first"), reverse=True)
-        open_sources: list[_Source] = []
+        open_sources: list[_MergedLog] = []
         try:
             while waiting or open_sources:
                 end = min((source.head[-1].at for source in open_sources), default=None)
@@ -137,7 +137,7 @@ class LogReader:
         return entries
 
 
-class _Source:
+class _MergedLog:
     """A log among others: the entries that were read and not yet given out."""
 
     __slots__ = ("_batches", "first", "head")

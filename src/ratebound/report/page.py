@@ -48,7 +48,7 @@ h2 { font-size: 15px; font-weight: 650; }
 .owing .legend .upper::before { background: repeating-linear-gradient(45deg, var(--owed) 0 1.5px,
   var(--owed-fill) 0 4px); outline-color: var(--owed); }
 figure { margin: 0; }
-figcaption { margin-top: 6px; font-size: 12.5px; }
+figcaption { margin: 6px 0 8px; font-size: 12.5px; }
 .picture { display: block; width: 100%; height: auto; }
 .picture .grid { stroke: var(--line); }
 .picture .axis { fill: var(--muted); font: 11.5px var(--sans); }
@@ -66,7 +66,8 @@ figcaption { margin-top: 6px; font-size: 12.5px; }
 .picture .curve { fill: none; stroke: var(--lower); stroke-width: 2; stroke-linejoin: round; }
 .picture .curve.second { stroke: var(--upper); stroke-dasharray: 7 4; }
 .outcome { display: inline-block; min-width: 76px; padding: 1px 8px; border-radius: 999px; font-size: 11.5px;
-  font-weight: 700; letter-spacing: 0.03em; text-align: center; color: var(--muted); background: var(--sunken); }
+  font-weight: 700; letter-spacing: 0.03em; text-align: center; white-space: nowrap; color: var(--muted);
+  background: var(--sunken); }
 .outcome.pass { color: var(--good); background: var(--good-fill); }
 .outcome.fail { color: var(--upper); background: var(--upper-fill); }
 .outcome.unknown { color: var(--owed); background: var(--owed-fill); }

@@ -47,7 +47,7 @@ class DocumentContended(StorageError):
     """A document was not changed, because others have changed it again and again meanwhile."""
 
 
-class Entry(Protocol):
+class OperatorEntry(Protocol):
     """An entry of a document. `until` is None if it does not end by itself."""
 
     @property
@@ -55,7 +55,7 @@ class Entry(Protocol):
         """When the entry ends."""
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=OperatorEntry)
 
 
 class Change(NamedTuple):
@@ -285,7 +285,7 @@ def holding(entries: Iterable[E], now: datetime) -> list[E]:
     return [entry for entry in entries if is_holding(entry, now)]
 
 
-def is_holding(entry: Entry, now: datetime) -> bool:
+def is_holding(entry: OperatorEntry, now: datetime) -> bool:
     """Return True if an entry has not ended."""
     return entry.until is None or entry.until > now
 
