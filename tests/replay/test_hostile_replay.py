@@ -23,3 +23,18 @@ def test_what_a_user_asks_is_remembered_for_that_user_alone() -> None:
     replay = LogReplay(PolicyRun(policy))
     replay.feed(entries, [entry.at for entry in entries])
     assert (replay.requests, replay.denied) == (6, 2)
+
+
+def test_no_address_and_user_are_taken_for_others() -> None:
+    policy = read_policy({"rules": [{"name": "all", "limits": "1/minute"}]})
+    clients = [
+        ("192.0.2.1", "1"),
+        ("192.0.2.11", ""),
+        ("192.0.2.1", ""),
+        ("192.0.2.1", "0 192.0.2.1"),
+        ("", "192.0.2.1"),
+    ]
+    entries = [Entry(NOON, address, "GET", "/", 200, user=user) for address, user in clients]
+    replay = LogReplay(PolicyRun(policy))
+    replay.feed(entries, [entry.at for entry in entries])
+    assert replay.denied == 0

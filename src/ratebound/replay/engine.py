@@ -153,7 +153,8 @@ class PolicyRun:
         matched = rules.matched
         address: str = entry[1]
         user: str = entry[6]
-        who = f"{address} {user}" if user and matched.by_user else address
+        # The length in front: no address and user can be taken for others.
+        who = f"{len(address)} {address}{user}" if user and matched.by_user else f"0 {address}"
         asked = rules.known.get(who) if rules.is_by_client else None
         if asked is None:
             found = self._compiled.straight(self._view(entry, path), "late")
