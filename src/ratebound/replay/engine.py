@@ -154,7 +154,7 @@ class PolicyRun:
         address: str = entry[1]
         user: str = entry[6]
         # The length in front: no address and user can be taken for others.
-        who = f"{len(address)} {address}{user}" if user and matched.by_user else f"0 {address}"
+        who = f"{len(address)} {address}{user}" if user and matched.by_user else f"- {address}"
         asked = rules.known.get(who) if rules.is_by_client else None
         if asked is None:
             found = self._compiled.straight(self._view(entry, path), "late")
