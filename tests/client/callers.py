@@ -14,7 +14,7 @@ import httpx
 import requests
 import urllib3
 
-from ratebound.client import RepeatableBody
+from ratebound.client import AsyncRepeatableBody, RepeatableBody
 from ratebound.client.aiohttp import polite
 from ratebound.client.httpx import AsyncPoliteTransport, PoliteTransport
 from ratebound.client.requests import PoliteAdapter
@@ -52,7 +52,7 @@ class Upload(NamedTuple):
     content: bytes
 
 
-Body = bytes | io.BytesIO | OneShot | RepeatableBody | Upload | None
+Body = bytes | io.BytesIO | OneShot | RepeatableBody | AsyncRepeatableBody | Upload | None
 
 
 class Caller(Protocol):

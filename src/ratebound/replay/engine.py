@@ -146,7 +146,7 @@ class PolicyRun:
         matched = rules.matched
         address: str = entry[1]
         user: str = entry[6]
-        is_by_address = not user or not matched.by_user
+        is_by_address = matched.is_by_address and (not user or not matched.by_user)
         asked = rules.known.get(address) if is_by_address else None
         if asked is None:
             found = self._compiled.straight(self._view(entry, path), "late")
