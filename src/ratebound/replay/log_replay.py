@@ -115,7 +115,7 @@ class LogReplay:
             rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
         ) or any(match.hosts for one in (run, before) if one is not None for match in one.policy.exempt)
         self._bucket = TimeBucket(0)
-        self._bucket_end = 0
+        self._bucket_end = -(1 << 62)
 
     def feed(self, entries: list[Entry], times: list[int]) -> None:
         """Decide and count entries, each at its time. Times must not step back."""
@@ -157,9 +157,9 @@ class LogReplay:
             if at >= self._bucket_end:
                 self._bucket = self.timeline.bucket(at)
                 self._bucket_end = self._bucket.start + self.timeline.width
-                if self.first < 0:
-                    self.first = at
             bucket, endpoint = self._bucket, found.endpoint
+            if not self.requests:
+                self.first = at
             self.requests += 1
             client.requests += 1
             endpoint.requests += 1
@@ -168,7 +168,7 @@ class LogReplay:
             if is_refused:
                 client.refused += 1
             if peaks is not None:
-                peaks.add(name, endpoint.name, at)
+                peaks.add(client.name, endpoint.name, at)
             if run is None:
                 continue
             is_allowed = run.decide(found.rules, at, entry, path)
