@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 try:
     from benchmarks.cases import CASES
+    from benchmarks.client import cost_steps, measure_costs, measure_outage, measure_rates, outage_steps, rate_steps
+    from benchmarks.client_rates import LIMITS as SERVER_LIMITS
     from benchmarks.gate import measure_gate
     from benchmarks.gate import steps as gate_steps
     from benchmarks.guard import measure_guard
@@ -77,7 +79,7 @@ class Scale(NamedTuple):
     sending_rounds: int
 
 
-SERVED = ("redis", "overload", "fleet", "service", "dashboard", "loadtest")
+SERVED = ("redis", "overload", "fleet", "service", "dashboard", "loadtest", "client")
 
 FULL = Scale(
     rounds=25,
@@ -240,6 +242,17 @@ def _loadtest_work(results: Results, scale: Scale, builds: Sequence[str]) -> lis
     return [Work("loadtest", sending_steps(scale.sending_rounds), partial(_send, results, scale))]
 
 
+def _client_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [
+        Work("outage", len(builds) * outage_steps(), partial(_break_down, results)),
+        *(
+            Work(f"rates, {limit}", len(builds) * rate_steps(), partial(_pace, results, limit))
+            for limit in SERVER_LIMITS
+        ),
+        Work("cost", len(builds) * cost_steps(), partial(_call_politely, results)),
+    ]
+
+
 WORK = {
     "memory": _work,
     "redis": _redis_work,
@@ -253,6 +266,7 @@ WORK = {
     "dashboard": _dashboard_work,
     "storages": _storages_work,
     "loadtest": _loadtest_work,
+    "client": _client_work,
 }
 
 
@@ -355,6 +369,18 @@ def _keep(results: Results, scale: Scale, workers: Sequence[Worker], done: Done)
 def _record(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     times = measure_ledger(workers, scale.rounds, scale.each, done)
     results.lasting += [Lasting(worker.build, ledger=times) for worker in workers]
+
+
+def _break_down(results: Results, workers: Sequence[Worker], done: Done) -> None:
+    results.calling += [measure_outage(worker, done) for worker in workers]
+
+
+def _pace(results: Results, limit: str, workers: Sequence[Worker], done: Done) -> None:
+    results.calling += [measure_rates(worker.build, limit, done) for worker in workers]
+
+
+def _call_politely(results: Results, workers: Sequence[Worker], done: Done) -> None:
+    results.calling += [measure_costs(worker, done) for worker in workers]
 
 
 def _run(work: list[Work], workers: Sequence[Worker]) -> None:

@@ -16,6 +16,7 @@ from benchmarks import bytes_per_key
 from benchmarks.builds import FOLDERS, PURE
 from benchmarks.bytes_per_key import Weight
 from benchmarks.cases import REQUIRED
+from benchmarks.client import Calling
 from benchmarks.dashboard import Watching
 from benchmarks.decision_table import decision_sheet, lines_of
 from benchmarks.fleet import Fleets
@@ -55,6 +56,14 @@ PACKAGES = (
     "grpcio",
     "psycopg",
     "pymemcache",
+    "httpx",
+    "requests",
+    "urllib3",
+    "aiohttp",
+    "tenacity",
+    "stamina",
+    "aiolimiter",
+    "requests-ratelimiter",
 )
 
 
@@ -81,6 +90,7 @@ class Results:
     serving: list[Serving] = field(default_factory=list)
     watching: list[Watching] = field(default_factory=list)
     lasting: list[Lasting] = field(default_factory=list)
+    calling: list[Calling] = field(default_factory=list)
     sending: Sending = field(default_factory=Sending)
 
     def verdicts(self) -> list[Verdict]:
@@ -102,6 +112,7 @@ class Results:
         judged += [verdict for serving in self.serving for verdict in serving.verdicts()]
         judged += [verdict for watching in self.watching for verdict in watching.verdicts()]
         judged += [verdict for lasting in self.lasting for verdict in lasting.verdicts()]
+        judged += [verdict for calling in self.calling for verdict in calling.verdicts()]
         return judged + self.sharing.verdicts() + self.slicing.verdicts() + self.fleets.verdicts()
 
     def as_json(self) -> dict[str, Any]:
@@ -128,6 +139,7 @@ class Results:
             "dashboard": [watching.as_json() for watching in self.watching],
             "loadtest": self.sending.as_json(),
             "storages": [lasting.as_json() for lasting in self.lasting],
+            "client": [calling.as_json() for calling in self.calling],
             "required": [_plain(verdict) for verdict in self.verdicts()],
         }
 
@@ -250,6 +262,7 @@ def sheets(results: Results) -> list[Sheet]:
         *(sheet for serving in results.serving for sheet in serving.sheets()),
         *(sheet for watching in results.watching for sheet in watching.sheets()),
         *(sheet for lasting in results.lasting for sheet in lasting.sheets()),
+        *(sheet for calling in results.calling for sheet in calling.sheets()),
         *results.sending.sheets(),
         Sheet(
             "Required",

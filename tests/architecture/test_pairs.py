@@ -15,6 +15,7 @@ from ratebound import (
     MemoryStorage,
     Reservation,
 )
+from ratebound.client import AsyncPacer, AsyncTurn, Pacer, Turn
 from ratebound.decider import AsyncDecider, Decider
 from ratebound.policy import AsyncGate, Gate
 from ratebound.storage import AsyncStorage, Storage
@@ -26,6 +27,8 @@ from ratebound.web.gate import AsyncWebGate, WebGate
 
 PAIRS: list[tuple[type, type]] = [
     (Limiter, AsyncLimiter),
+    (Pacer, AsyncPacer),
+    (Turn, AsyncTurn),
     (Decider, AsyncDecider),
     (Reservation, AsyncReservation),
     (Gate, AsyncGate),

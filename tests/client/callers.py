@@ -14,7 +14,7 @@ import httpx
 import requests
 import urllib3
 
-from ratebound.client import RepeatableBody
+from ratebound.client import AsyncRepeatableBody, RepeatableBody
 from ratebound.client.aiohttp import polite
 from ratebound.client.httpx import AsyncPoliteTransport, PoliteTransport
 from ratebound.client.requests import PoliteAdapter
@@ -52,7 +52,7 @@ class Upload(NamedTuple):
     content: bytes
 
 
-Body = bytes | io.BytesIO | OneShot | RepeatableBody | Upload | None
+Body = bytes | io.BytesIO | OneShot | RepeatableBody | AsyncRepeatableBody | Upload | None
 
 
 class Caller(Protocol):
@@ -104,10 +104,9 @@ class AsyncHttpxCaller:
     errors: tuple[type[Exception], ...] = (httpx.TransportError,)
 
     def __init__(self, **options: Any) -> None:
+        transport = AsyncPoliteTransport(**options)
         self.runner = asyncio.Runner()
-        self.client = httpx.AsyncClient(
-            transport=AsyncPoliteTransport(**options), timeout=TIMEOUT, follow_redirects=True
-        )
+        self.client = httpx.AsyncClient(transport=transport, timeout=TIMEOUT, follow_redirects=True)
 
     def call(self, method: str, url: str, *, body: Body = None, headers: Mapping[str, str] | None = None) -> Reply:
         """Send a request and read the whole response."""
@@ -212,11 +211,12 @@ class AiohttpCaller:
     errors: tuple[type[Exception], ...] = (aiohttp.ClientError,)
 
     def __init__(self, **options: Any) -> None:
+        middleware = polite(**options)
         self.runner = asyncio.Runner()
 
         async def opened() -> aiohttp.ClientSession:
             return aiohttp.ClientSession(
-                middlewares=(polite(**options),),
+                middlewares=(middleware,),
                 timeout=aiohttp.ClientTimeout(total=None, sock_read=TIMEOUT),
                 cookie_jar=aiohttp.CookieJar(unsafe=True),  # it keeps cookies of IP addresses
             )

@@ -15,6 +15,7 @@ import pytest
 from ratebound import RateLimited
 from ratebound.client import (
     AsyncPacer,
+    AsyncRepeatableBody,
     Backoff,
     CircuitBreaker,
     CircuitOpen,
@@ -214,10 +215,13 @@ def test_a_key_that_is_added_is_the_same_in_all_attempts_of_a_call(make: Make, s
 def test_a_body_is_sent_in_full_each_time(
     make: Make, library: str, server: Scripted, body: Callable[[], Body], expected: bytes
 ) -> None:
-    if library == "httpx async" and isinstance(body(), io.BytesIO | RepeatableBody):
-        pytest.skip("httpx.AsyncClient accepts no synchronous body, and takes a RepeatableBody for one")
+    if library == "httpx async" and isinstance(body(), io.BytesIO):
+        pytest.skip("httpx.AsyncClient accepts no synchronous body")
     server.plays(*refusals(2))
-    assert make().call("POST", server.url, body=body()).status == 200
+    given = body()
+    if library in ASYNCHRONOUS and isinstance(given, RepeatableBody):
+        given = AsyncRepeatableBody(lambda: (part for part in (b"wh", b"ole")))
+    assert make().call("POST", server.url, body=given).status == 200
     assert server.bodies() == [expected] * 3
 
 
@@ -280,7 +284,7 @@ def test_an_api_that_is_down_is_not_called(make: Make, server: Scripted) -> None
     server.always(503)
     events: list[Any] = []
     breaker = CircuitBreaker(failures=2, interval=3600)
-    caller = make(retry=None, breaker=breaker, listeners=[events.append])
+    caller = make(retry=None, breaker=breaker, pacer=None, listeners=[events.append])
     assert [caller.call("GET", server.url).status for _ in range(2)] == [503, 503]
     with pytest.raises(CircuitOpen) as raised:
         caller.call("GET", server.url)

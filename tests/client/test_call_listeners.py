@@ -138,8 +138,8 @@ def test_a_wrong_bound_is_named(make: Any) -> None:
 def test_the_log_has_a_line_for_each_retry_and_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     exchange = ScriptedExchange(time, [Scripted(429, (("Retry-After", "2"),)), ConnectionLost("closed")])
+    url = "https://user:secret@api.example.com/secret?key=secret"
     with caplog.at_level(logging.DEBUG, "ratebound.client"), pytest.raises(ConnectionLost):
-        url = "https://user:secret@api.example.com/secret?key=secret"
         made(exchange, url=url, random=0.0, retry=Retry(attempts=2), listeners=[CallLogListener()])
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert ("INFO", "retry GET to https://api.example.com in 2 s: rate") in lines

@@ -22,6 +22,9 @@ LIMITS = {
     "sliding-counter": "20/second sliding-counter",
     "two": "10/second; 16/2 seconds fixed-window",
     "unlimited": "1000000/second",
+    "fast-refill": "30/second burst 7",  # headers say 7 in 1 second
+    "odd-window": "6/1500ms fixed-window",  # headers say 6 in 2 seconds
+    "long-queue": "4/second burst 40 leaky-bucket",  # the middleware refuses what would wait for more than a second
 }
 LIES = ("one-more", "too-early", "short-wait", "long-wait", "stuck", "starved", "no-wait", "other-limit", "broken")
 LIAR = "5/second fixed-window"
@@ -41,7 +44,7 @@ rules = [Rule(name, text, match=Match(paths=[f"/{name}"]), by="address") for nam
 rules += [Rule(lie, LIAR, match=Match(paths=[f"/{lie}"]), by="address") for lie in LIES]
 honest = RateLimitMiddleware(answer, Policy(rules=rules))
 numbers: Counter[tuple[str, str]] = Counter()
-favoured: set[str] = set()  # clients that were granted one more
+favoured: set[str] = set()  # clients that were granted one more in this window
 
 
 def next_number(scope: Scope) -> int:
@@ -53,7 +56,9 @@ def next_number(scope: Scope) -> int:
 def changed(lie: str, client: str, number: int, status: int, headers: Pairs) -> tuple[int, Pairs]:
     """The answer of the middleware, with the lie of this path."""
     fields = dict(headers)
-    if lie == "one-more" and status == 429 and client not in favoured:
+    if lie == "one-more" and status == 200:
+        favoured.discard(client)
+    elif lie == "one-more" and client not in favoured:
         favoured.add(client)
         return 200, [pair for pair in headers if pair[0] != b"retry-after"]
     if lie == "too-early" and number == 3:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from ratebound.kernels.packing import unpacked
 from ratebound.limit import ALGORITHMS, BUCKETS, Limit
 from ratebound.loadtest.bounds import ClientSpans, Span, contradictions
 from tests.loadtest.honest_servers import decide, seen
@@ -101,8 +102,42 @@ def test_one_refusal_too_many_is_caught_if_the_instants_are_known(data: st.DataO
     spans = [Span(now, now) for now in instants[: place + 1]]
     found = contradictions([limit], seen(spans, answers[: place + 1]))
     assert not found.surplus
-    if limit.algorithm != "sliding-counter" or place:  # its windows begin with the first grant
+    if found.longest_wait is not None:
+        assert limit.algorithm == "leaky-bucket"  # a server may refuse to let a request wait: see below
+    elif limit.algorithm != "sliding-counter" or place:  # its windows begin with the first grant
         assert [one.span for one in found.unfounded] == [spans[place]]
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_queue_may_refuse_requests_that_would_wait_too_long(data: st.DataObject) -> None:
+    limit = data.draw(limits(("leaky-bucket",)))
+    instants = data.draw(st.composite(lambda draw: drawn_instants(draw, limit.period_us))())
+    longest = data.draw(st.integers(0, limit.refill_us))
+    state = unpacked(limit.numbers, None)
+    patience = longest if longest < limit.numbers.room else None
+    answers = [bool(state.spend(limit.numbers, now, 1, patience, 0)[0]) for now in instants]
+    widths = st.one_of(st.just(0), st.integers(0, limit.period_us))
+    spans = [Span(now - data.draw(widths), now + data.draw(widths)) for now in instants]
+    assert not contradictions([limit], seen(spans, answers)).total
+
+
+@pytest.mark.parametrize(
+    ("answers", "unfounded", "longest"),
+    [
+        ([True, True, True, False], 0, 26),  # it would wait 27, and the one before waits 18
+        ([True, False, True, False, False], 0, 8),
+        ([True, False, True, True, True], 1, None),  # requests after it wait longer
+        ([False, True, True, True], 1, None),  # it had nothing to wait for
+    ],
+)
+def test_a_queue_refuses_no_request_that_waits_less_than_others(
+    answers: list[bool], unfounded: int, longest: int | None
+) -> None:
+    limit = Limit(1, 10, 9, "leaky-bucket")
+    found = contradictions([limit], seen([Span(k, k) for k in range(len(answers))], answers))
+    assert not found.surplus
+    assert (len(found.unfounded), found.longest_wait) == (unfounded, longest)
 
 
 @pytest.mark.parametrize("extra", [0, 1])

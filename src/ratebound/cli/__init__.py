@@ -17,6 +17,7 @@ def main() -> None:
         from ratebound.cli.ledger import ledger
         from ratebound.cli.overrides import overrides
         from ratebound.cli.policy import policy
+        from ratebound.cli.replay import replay
         from ratebound.cli.serve import serve
         from ratebound.cli.state import state
         from ratebound.cli.storage import storage
@@ -41,6 +42,7 @@ def main() -> None:
     app.add_command(ledger)
     app.add_command(overrides)
     app.add_command(policy)
+    app.add_command(replay)
     app.add_command(state)
     app.add_command(storage)
     app.add_command(switches)

@@ -5,7 +5,9 @@ from ratebound.client.body import AsyncRepeatableBody, RepeatableBody
 from ratebound.client.call import CallReport
 from ratebound.client.call_events import NotReplayable
 from ratebound.client.circuit import CircuitBreaker, CircuitOpen
+from ratebound.client.learned_origins import KnownLimit
 from ratebound.client.pacer import AsyncPacer, AsyncTurn, Pacer, Turn
+from ratebound.client.pacing import TurnNotInTime
 from ratebound.client.retry import Retry
 from ratebound.client.retry_budget import RetryBudget
 
@@ -17,10 +19,12 @@ __all__ = [
     "CallReport",
     "CircuitBreaker",
     "CircuitOpen",
+    "KnownLimit",
     "NotReplayable",
     "Pacer",
     "RepeatableBody",
     "Retry",
     "RetryBudget",
     "Turn",
+    "TurnNotInTime",
 ]

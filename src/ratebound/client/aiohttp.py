@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Unpack
 
-from ratebound.client.body import LONGEST_READ, RepeatableBody
+from ratebound.client.body import LONGEST_READ, AsyncRepeatableBody, RepeatableBody
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call_async
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
@@ -151,6 +151,7 @@ class AiohttpExchange:
             response.close()  # no effect after the end of the body
 
 
+@payload_type(AsyncRepeatableBody)
 @payload_type(RepeatableBody)
 class RepeatablePayload(Payload):
     """A RepeatableBody for aiohttp, which would otherwise take the first of its iterators only."""

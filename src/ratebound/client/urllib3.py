@@ -299,25 +299,24 @@ def _read_some(response: BaseHTTPResponse, most: int) -> bytes:
 
 
 class RejoinedBody:
-    """A file of which the beginning was read: that first, then the rest of a response."""
-
-    closed = False
+    """A file of which the beginning was read: that first, then the rest of a response. At its end it is closed."""
 
     def __init__(self, beginning: bytes, rest: BaseHTTPResponse, error: Exception | None) -> None:
         self._beginning = io.BytesIO(beginning)
         self._rest = rest
         self._error = error
+        self.closed = False  # urllib3 reads on until this is True
 
     def read(self, amount: int | None = None) -> bytes:
         """Return the next bytes, all if `amount` is None. Raises the error that broke the connection."""
         found = self._beginning.read(amount)
-        if amount is not None and found:
+        if amount is not None and (found or amount == 0):
             return found
         if self._error is not None:
             raise self._error
         rest = self._rest.read(amount, decode_content=False)
-        if amount is None or (amount and not rest):
-            self.close()  # at the end, as a response of http.client does
+        if amount is None or not rest:
+            self.closed = True
         return found + rest
 
     def read1(self, amount: int | None = None) -> bytes:
@@ -330,7 +329,7 @@ class RejoinedBody:
             raise self._error
         rest = _read_some(self._rest, most)
         if not rest:
-            self.close()
+            self.closed = True
         return rest
 
     def close(self) -> None:

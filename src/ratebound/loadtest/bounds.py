@@ -1,4 +1,4 @@
-"""What a limit can have granted, if each request was decided at an unknown instant between two known ones.
+"""Bounds of what a limit can have granted, if each request was decided at an unknown instant between two known ones.
 
 A client knows when it sent a request and when the answer was there; the server decided in between. An answer
 contradicts a limit only if no choice of instants explains it, so an honest server is never blamed. Two relaxations make
@@ -10,7 +10,9 @@ that cheap:
 - A refusal needs an instant at which the limit was used up. It is fullest if every grant that can be there already is,
   as late as possible. Between two begins of spans a limit only recovers, so only the begins need a look.
 
-With exact instants both are the kernel itself. Windows need one thing more: where they begin. A fixed window is tried
+With exact instants both are the kernel itself. A leaky bucket may refuse what would have to wait longer than the server
+lets a request wait (`max_delay` of our middleware): the longest wait that explains all refusals is tried, too. Windows
+need one thing more: where they begin. A fixed window is tried
 at every alignment that differs for these spans. A sliding counter begins with its first grant, and the span of that
 grant is cut into parts; a part is tried at its beginning, with every span widened by its length.
 """
@@ -42,7 +44,7 @@ class Span(NamedTuple):
 
 
 class ClientSpans(NamedTuple):
-    """What one client was answered. `unknown` are requests that may have been granted: no answer, or an error.
+    """The answers to one client. `unknown` are requests that may have been granted: no answer, or an error.
 
     `used_before` is True if the limit may have been used before the first request.
     """
@@ -67,6 +69,7 @@ class Contradictions(NamedTuple):
     unfounded: Sequence[Contradiction] = ()
     settled: bool = True
     at_most: int = 0  # what the limits can have granted of all requests
+    longest_wait: int | None = None  # a leaky bucket refused what would have waited longer, in microseconds
 
     @property
     def total(self) -> int:
@@ -78,7 +81,7 @@ Full = Callable[[int], bool]
 Explains = Callable[[Span], bool]
 
 
-class Reading(NamedTuple):
+class PlacedLimit(NamedTuple):
     """A limit with its windows placed: which grants are too many, and which refusals it explains."""
 
     surplus: list[Contradiction]
@@ -87,6 +90,7 @@ class Reading(NamedTuple):
     fresh: Callable[[], State]  # makes an unused state with these windows
     add: Callable[[Span], None]  # counts a refusal as a grant, in what `explains` returns from then on
     origin: int = 0  # what is subtracted from an instant before it is given to the kernel
+    longest_wait: int | None = None  # of a leaky bucket that refuses requests which would wait longer, in microseconds
 
 
 def can_be_judged(limit: Limit) -> bool:
@@ -102,7 +106,7 @@ def contradictions(limits: Sequence[Limit], seen: ClientSpans) -> Contradictions
     for both, so what contradicts them is not settled.
     """
     ordered = sorted(limits, key=_is_fixed)
-    readings: list[Reading] = []
+    readings: list[PlacedLimit] = []
     unexplained: Sequence[Span] = seen.refused
     for limit in ordered:
         reading = _best_reading(limit, seen, unexplained)
@@ -116,10 +120,11 @@ def contradictions(limits: Sequence[Limit], seen: ClientSpans) -> Contradictions
         [Contradiction(span) for span in unexplained],
         all(reading.settled for reading in readings) and sum(map(_is_fixed, limits)) < 2,
         max(most, len(seen.granted) - len(surplus)),
+        min((one.longest_wait for one in readings if one.longest_wait is not None), default=None),
     )
 
 
-def _missing_grants(readings: Sequence[Reading], unexplained: Sequence[Span]) -> list[Span]:
+def _missing_grants(readings: Sequence[PlacedLimit], unexplained: Sequence[Span]) -> list[Span]:
     """Return the refusals that should have been grants. Each counts as one for those after it.
 
     A server that refuses one request too early, and keeps to its count, refuses all others of that window too early.
@@ -139,9 +144,9 @@ def _is_fixed(limit: Limit) -> bool:
     return limit.algorithm == "fixed-window"
 
 
-def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) -> Reading:
+def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) -> PlacedLimit:
     """Return the reading that fewest answers contradict, of all grants and of these refusals."""
-    best: Reading | None = None
+    best: PlacedLimit | None = None
     fewest = math.inf
     for reading in _readings(limit, seen):
         many = len(reading.surplus)
@@ -164,7 +169,7 @@ def _count_unexplained(refused: Iterable[Span], explains: Explains, enough: floa
     return many
 
 
-def _readings(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
+def _readings(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
     if limit.algorithm == "fixed-window":
         yield from _fixed_windows(limit, seen)
     elif limit.algorithm == "sliding-counter":
@@ -173,7 +178,12 @@ def _readings(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
         holding = _Holding(limit, seen)
         full = holding.log() if limit.algorithm == "sliding-log" else holding.bucket()
         surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted))
-        yield Reading(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
+        yield PlacedLimit(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
+        longest = holding.longest_wait(seen.refused) if limit.algorithm == "leaky-bucket" else None
+        if longest is not None:
+            surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted), longest_wait=longest)
+            explains = holding.explaining(holding.bucket(longest))
+            yield PlacedLimit(surplus, explains, True, partial(_fresh, limit), holding.add, longest_wait=longest)
 
 
 def _fresh(limit: Limit) -> State:
@@ -185,14 +195,19 @@ def _sorted(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
 
 
 def _surplus(
-    limit: Limit, state: State, begins: Sequence[int], ends: Sequence[int], origin: int = 0
+    limit: Limit,
+    state: State,
+    begins: Sequence[int],
+    ends: Sequence[int],
+    origin: int = 0,
+    longest_wait: int | None = None,
 ) -> list[Contradiction]:
     """Return the grants that the kernel cannot have made, when it makes each as early as it can."""
     found = []
     now = -FOREVER
     for begin, end in zip(begins, ends, strict=True):
         now = max(now, begin)
-        row = state.spend(limit.numbers, now - origin, 1, None, 0)
+        row = state.spend(limit.numbers, now - origin, 1, longest_wait, 0)
         if row[0]:
             continue
         free = now + (FOREVER if row[2] is None else row[2])
@@ -200,11 +215,11 @@ def _surplus(
             found.append(Contradiction(Span(begin, end), free))
             continue
         now = free
-        state.spend(limit.numbers, now - origin, 1, None, 0)
+        state.spend(limit.numbers, now - origin, 1, longest_wait, 0)
     return found
 
 
-def _most(limit: Limit, reading: Reading, seen: ClientSpans) -> int:
+def _most(limit: Limit, reading: PlacedLimit, seen: ClientSpans) -> int:
     """Return how many of all requests the kernel can have granted: each as early as it can, in the order of begins.
 
     An end is at least that of every request before, which gives only more room.
@@ -260,12 +275,37 @@ class _Holding:
 
         return explains
 
-    def bucket(self) -> Full:
+    def bucket(self, longest_wait: int | None = None) -> Full:
         """Compute with times in 1/count microseconds, so that nothing is rounded."""
-        count, period, room = self.limit.count, self.limit.period_us, (self.limit.burst - 1) * self.limit.period_us
+        count = self.limit.count
+        least = (
+            self.limit.burst - 1
+        ) * self.limit.period_us + count  # a request conforms from its whole microsecond on
+        if longest_wait is not None:
+            least = min(least, longest_wait * count + 1)
+        wait = self._waits()
+        return lambda now: wait(now) >= least
+
+    def longest_wait(self, refused: Sequence[Span]) -> int | None:
+        """Return the longest wait in a queue that is shorter than the waits of all refused requests can have been.
+
+        None if a request was refused that had nothing to wait for, or if the queue was full at every refusal.
+        """
+        wait = self._waits()
+        least = FOREVER * self.limit.count
+        for span in refused:
+            later = self.begins[bisect_right(self.begins, span.begin) : bisect_right(self.begins, span.end)]
+            least = min(least, max(wait(now) for now in (span.begin, *later)))
+        if least < 1 or least > (self.limit.burst - 1) * self.limit.period_us:
+            return None
+        return (least - 1) // self.limit.count
+
+    def _waits(self) -> Callable[[int], int]:
+        """Return a function that returns the longest time that a request may have to wait, in 1/count microseconds."""
+        count, period = self.limit.count, self.limit.period_us
         arrivals = [-FOREVER * count]  # the arrival time after the first n ends
 
-        def full(now: int) -> bool:
+        def wait(now: int) -> int:
             past = bisect_left(self.ends, now)
             if len(arrivals) != len(self.ends) + 1:
                 del arrivals[1:]
@@ -274,9 +314,9 @@ class _Holding:
             arrival, running = arrivals[past], bisect_right(self.begins, now) - past
             if running:
                 arrival = max(arrival, now * count) + running * period
-            return arrival - now * count >= room + count  # a request conforms from its whole microsecond on
+            return arrival - now * count
 
-        return full
+        return wait
 
     def log(self) -> Full:
         count, period = self.limit.count, self.limit.period_us
@@ -305,7 +345,7 @@ class _Holding:
         return full
 
 
-def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
+def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
     """Return a reading for each alignment that differs for these spans.
 
     Whether a begin or an end is in a window changes only where a window begins there.
@@ -316,7 +356,7 @@ def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Reading]:
     for origin in origins:
         surplus = _surplus(limit, _fresh(limit), begins, ends, origin)
         explains = holding.explaining(holding.fixed(origin))
-        yield Reading(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
+        yield PlacedLimit(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
 
 
 def _alignments(period: int, seen: ClientSpans) -> tuple[list[int], bool]:
@@ -356,7 +396,7 @@ def _transitions(seen: ClientSpans) -> list[Span]:
     return found[:TRANSITIONS]
 
 
-def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
+def _sliding_counter(limit: Limit, seen: ClientSpans) -> PlacedLimit:
     """Return one reading: the windows of every busy time placed where least contradicts the limit.
 
     A counter forgets everything in an idle time, and its windows begin anew with the next grant. An idle time may be
@@ -374,7 +414,7 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
             settled = False
     if not begins:
         holding = _Holding(limit, seen)
-        return Reading([], holding.explaining(holding.counter(0)), settled, partial(_fresh, limit), holding.add)
+        return PlacedLimit([], holding.explaining(holding.counter(0)), settled, partial(_fresh, limit), holding.add)
     readings = []
     for first, last in zip(cuts, [*cuts[1:], len(begins)], strict=True):
         since = begins[first] if first else -FOREVER
@@ -391,7 +431,7 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
         for reading in readings:
             reading.add(span)
 
-    return Reading(
+    return PlacedLimit(
         [one for reading in readings for one in reading.surplus],
         lambda span: any(reading.explains(span) for reading in readings),
         settled,
@@ -400,12 +440,12 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> Reading:
     )
 
 
-def _anchored(limit: Limit, busy: ClientSpans) -> Reading:
+def _anchored(limit: Limit, busy: ClientSpans) -> PlacedLimit:
     """Return the reading of one busy time with its windows placed where least contradicts the limit."""
     begins, ends = _sorted(busy.granted)
     parts = ANCHOR_PARTS if ends[0] > begins[0] else 1
     step = -(-(ends[0] - begins[0]) // parts)
-    best: Reading | None = None
+    best: PlacedLimit | None = None
     fewest = math.inf
     for anchor in range(begins[0], ends[0] + 1, max(step, 1)):
         early = [max(begin - step, anchor) for begin in begins]
@@ -417,7 +457,7 @@ def _anchored(limit: Limit, busy: ClientSpans) -> Reading:
         if many < fewest:
             many += _count_unexplained(busy.refused, explains, fewest - many)
         if best is None or many < fewest:
-            best, fewest = Reading(surplus, explains, True, partial(_counter, limit, anchor), holding.add), many
+            best, fewest = PlacedLimit(surplus, explains, True, partial(_counter, limit, anchor), holding.add), many
         if not fewest:
             break
     assert best is not None

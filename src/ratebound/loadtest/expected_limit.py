@@ -1,7 +1,8 @@
 """The limits that a server should keep: as the user gives them, or as the server's headers tell them.
 
-Headers tell a quota and a window in whole seconds, but no algorithm. Every algorithm is tried, and the one that
-explains the answers best is taken.
+Headers tell a quota and a window in whole seconds, rounded up, but no algorithm. Every algorithm is tried, and the one
+that explains the answers best is taken. An answer contradicts the headers only if it contradicts every limit that they
+can mean.
 """
 
 from collections import Counter
@@ -74,6 +75,28 @@ def _readings(quota: Quota, found: FoundLimit) -> Iterator[Limit]:
         return
     for algorithm in TRIED:
         yield Limit(quota.limit, quota.window * SECOND, 0, algorithm, "", True)
+
+
+def can_be_meant(quotas: Sequence[Quota], spans: ClientSpans) -> bool:
+    """Return True if a limit that the headers can mean may explain all answers of a client.
+
+    The window is up to a second shorter than told. A shorter one grants no less, and a longer one refuses no less: so
+    grants are compared with the shortest, and refusals with the longest.
+    """
+    longest: list[Limit] = []
+    for quota in quotas:
+        if quota.limit is None or quota.window is None:
+            return True
+        window = quota.window * SECOND
+        meant = [
+            Limit(quota.limit, window, 0, algorithm, "", True)
+            for algorithm in (*TRIED, "leaky-bucket")
+            if not contradictions([Limit(quota.limit, max(window - SECOND, 1), 0, algorithm)], spans).surplus
+        ]
+        if not meant:
+            return False
+        longest += meant
+    return not contradictions(longest, spans).unfounded
 
 
 def told_words(quotas: Sequence[Quota]) -> str:

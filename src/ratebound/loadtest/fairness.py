@@ -16,7 +16,7 @@ MICROSECOND = 1_000_000
 
 
 class Fairness(NamedTuple):
-    """How evenly the clients were served. `starved` has the clients below the least share."""
+    """Figures of how evenly the clients were served. `starved` has the clients below the least share."""
 
     jain: float
     least: int  # grants of the client with the fewest

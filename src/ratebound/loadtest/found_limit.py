@@ -27,7 +27,7 @@ ROUND_COUNTS = (10_000, 1_000, 500, 100, 50, 25, 10, 5, 2, 1)
 
 
 class FoundLimit(NamedTuple):
-    """What the answers say about a limit. `limits` explain the answers best, one for each algorithm that does.
+    """The limit that answers show. `limits` explain the answers best, one for each algorithm that does.
 
     Without limits, `at_once` requests were granted before the first refusal, and none in `silence` seconds after it.
     """

@@ -17,7 +17,7 @@ REFUSED = frozenset({429})
 
 
 class ClientVerdict(NamedTuple):
-    """What one client was granted, against what the limits allow.
+    """The grants of one client, against what the limits allow.
 
     The limits explain at most `at_most` grants of these requests. Given the grants, they demand `at_least`.
     """
@@ -32,6 +32,12 @@ class ClientVerdict(NamedTuple):
     too_few: int
     settled: bool
     evidence: tuple[str, ...]
+    longest_wait: float | None = None  # seconds; a leaky bucket refused what would have waited longer
+
+    @property
+    def is_wrong(self) -> bool:
+        """True if answers contradict the limits."""
+        return bool(self.too_many or self.too_few)
 
     @property
     def words(self) -> str:
@@ -118,6 +124,7 @@ def _verdict(client: int, spans: ClientSpans, found: Contradictions) -> ClientVe
         few,
         found.settled,
         tuple(evidence),
+        None if found.longest_wait is None else found.longest_wait / MICROSECOND,
     )
 
 

@@ -12,7 +12,13 @@ from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.assertion import Assertion
 from ratebound.loadtest.bounds import can_be_judged
 from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
-from ratebound.loadtest.expected_limit import ExpectedLimits, limits_of_headers, told_quotas, told_words
+from ratebound.loadtest.expected_limit import (
+    ExpectedLimits,
+    can_be_meant,
+    limits_of_headers,
+    told_quotas,
+    told_words,
+)
 from ratebound.loadtest.fairness import Fairness, fairness_check, fairness_of
 from ratebound.loadtest.found_limit import FoundLimit, find_limit
 from ratebound.loadtest.judge import EVERYONE, REFUSED, TOLERANCE, ClientVerdict, judge_clients, spans_by_client
@@ -109,6 +115,11 @@ def make_report(
     expected = ExpectedLimits(tuple(limits), "--limit") if limits else limits_of_headers(quotas, found, seen)
     judged = [limit for limit in expected.limits if can_be_judged(limit)]
     verdicts = judge_clients(judged, seen) if judged else _unjudged(seen)
+    if not limits:
+        verdicts = [
+            one._replace(settled=one.settled and not can_be_meant(quotas, seen[one.client])) if one.is_wrong else one
+            for one in verdicts
+        ]
     by_client = spans_by_client(answers, refused=refused, tolerance=tolerance) if shared else seen
     fairness = fairness_of(by_client)
     latencies = latencies_of(answers, refused)
@@ -118,9 +129,9 @@ def make_report(
     checks = [
         _answered(statuses, errors, refused),
         _on_time(run),
-        _kept(expected, judged, verdicts, fresh=fresh),
+        _kept(expected, judged, verdicts, fresh=fresh, is_told=not limits),
         *_headers_agree(limits, quotas, told_words(quotas)),
-        *truthful_checks(list(_by_client(answers, refused, shared, tolerance)), judged or None, fresh=fresh),
+        *truthful_checks(list(_by_client(answers, refused, shared, tolerance)), limits, fresh=fresh),
         fairness_check(fairness, len(by_client)),
     ]
     figures = _figures(latencies, fairness, verdicts, sum(errors.values()), run.sent)
@@ -209,7 +220,7 @@ def _on_time(run: LoadRun) -> LoadCheck:
 
 
 def _kept(
-    expected: ExpectedLimits, judged: Sequence[Limit], verdicts: Sequence[ClientVerdict], *, fresh: bool
+    expected: ExpectedLimits, judged: Sequence[Limit], verdicts: Sequence[ClientVerdict], *, fresh: bool, is_told: bool
 ) -> LoadCheck:
     if not expected.limits:
         return LoadCheck(KEPT, UNKNOWN, expected.source)
@@ -219,7 +230,7 @@ def _kept(
         return LoadCheck(KEPT, UNKNOWN, f"only rates can be judged, and {names} is none")
     if not any(verdict.granted or verdict.refused for verdict in verdicts):
         return LoadCheck(KEPT, UNKNOWN, "no request was granted or refused")
-    wrong = [verdict for verdict in verdicts if verdict.too_many or verdict.too_few]
+    wrong = [verdict for verdict in verdicts if verdict.is_wrong]
     certain = [verdict for verdict in wrong if verdict.settled]
     text = limit_words(expected.limits)
     granted = sum(verdict.granted for verdict in verdicts)
@@ -233,6 +244,8 @@ def _kept(
         return LoadCheck(KEPT, FAIL, f"{text}: {' and '.join(said)} {who}", tuple(examples))
     if wrong:
         why = "the bounds of measurement leave it open whether the limit was kept"
+        if is_told:
+            why = "the headers leave it open which limit was to be kept: give it with --limit"
         return LoadCheck(KEPT, UNKNOWN, f"{text}: {why}", tuple(examples))
     if not any(verdict.refused for verdict in verdicts):
         return LoadCheck(
@@ -240,6 +253,9 @@ def _kept(
         )
     least, most = sum(verdict.at_least for verdict in verdicts), sum(verdict.at_most for verdict in verdicts)
     used = "" if fresh else "; it was in use before the test"
+    waits = [verdict.longest_wait for verdict in verdicts if verdict.longest_wait is not None]
+    if waits:
+        used += f"; what would have waited longer than about {min(waits):.3g} s was refused"
     who = f" for each of {len(verdicts)} clients" if len(verdicts) > 1 else ""
     allowed = f"{most:,}" if least == most else f"{least:,} to {most:,}"
     return LoadCheck(KEPT, PASS, f"{text}{who}: granted {granted:,}, allowed {allowed}{used}")

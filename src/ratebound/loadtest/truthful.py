@@ -41,6 +41,13 @@ class ClientAnswers:
         place = bisect_left(self._sent, moment + self.tolerance)
         return self.answers[place] if place < len(self.answers) else None
 
+    def has_waiting(self, refused: Answer) -> bool:
+        """Return True if a grant took longer than a refused request, all the time: it may wait in a queue that is full.
+
+        A leaky bucket refuses requests that would wait too long, whatever is left of its burst.
+        """
+        return bisect_left(self.granted_sent, refused.sent) > bisect_right(self.granted_done, refused.done)
+
     def spent_between(self, begin: float, end: float) -> int:
         """Return how many requests may have been granted between two instants."""
         last = bisect_right(self._spent_sent, end + self.tolerance)
@@ -48,7 +55,7 @@ class ClientAnswers:
 
 
 class _Findings(NamedTuple):
-    """What a check has found: examples of lies, and how many answers it looked at."""
+    """The findings of a check: examples of lies, and how many answers it looked at."""
 
     examples: list[str]
     checked: int
@@ -56,14 +63,17 @@ class _Findings(NamedTuple):
 
 
 def truthful_checks(
-    clients: Sequence[ClientAnswers], limits: Sequence[Limit] | None, *, fresh: bool = True
+    clients: Sequence[ClientAnswers], limits: Sequence[Limit], *, fresh: bool = True
 ) -> list[LoadCheck]:
-    """Return all checks of headers. `fresh` is True if the limits were not used before the test."""
+    """Return all checks of headers. `limits` are those that are known, not read from headers.
+
+    `fresh` is True if the limits were not used before the test.
+    """
     return [
         _retry_after_sent(clients),
         _retry_after_passes(clients),
         _retry_after_needed(clients),
-        _remaining_is_true(clients, limits if fresh else None),
+        _remaining_is_true(clients, limits, fresh=fresh),
         _reset_is_ahead(clients),
         _policy_is_constant(clients),
     ]
@@ -169,13 +179,14 @@ def _told(answer: Answer) -> Iterator[Quota]:
     return (quota for quota in answer.quotas if quota.remaining is not None and quota.unit == "requests")
 
 
-def _remaining_is_true(clients: Sequence[ClientAnswers], limits: Sequence[Limit] | None) -> LoadCheck:
+def _remaining_is_true(clients: Sequence[ClientAnswers], limits: Sequence[Limit], *, fresh: bool) -> LoadCheck:
     def lies() -> Iterator[str | None]:
         for client in clients:
-            yield from _refused_with_some_left(client)
-            if limits is not None:
+            if not any(limit.algorithm == "leaky-bucket" for limit in limits):  # it may refuse to hold a request back
+                yield from _refused_with_some_left(client)
+            if fresh:
                 yield from _too_little_left(client)
-            if limits is not None and len(limits) == 1:
+            if fresh and len(limits) == 1:
                 yield from _too_much_left(client, limits[0])
 
     return _check(
@@ -200,7 +211,7 @@ def _refused_with_some_left(client: ClientAnswers) -> Iterator[str | None]:
         if not place:
             continue
         done, sent, left = told[place - 1]
-        if left < 1:
+        if left < 1 or client.has_waiting(answer):
             yield None
         # The answer itself is among those that may be granted in between
         elif client.spent_between(sent, answer.done) - 1 < left:

@@ -12,6 +12,8 @@ another one. Histograms are exact up to 127, and above within 1.6 %.
 
 from typing import Final
 
+from ratebound.numbers import product
+
 SECOND: Final = 1_000_000
 PERIODS: Final = (SECOND, 60 * SECOND, 3600 * SECOND)
 MOST_RECORDS: Final = 100_000
@@ -22,7 +24,7 @@ BITS: Final = 7
 
 
 class CountHistogram:
-    """How often each count came. Counts below EXACT have a bucket of their own, and larger ones share one with those
+    """A histogram of counts. Counts below EXACT have a bucket of their own, and larger ones share one with those
     that differ by less than 1.6 %."""
 
     __slots__ = ("_sums", "counts", "largest", "total")
@@ -48,6 +50,18 @@ class CountHistogram:
         self.total += many
         if value > self.largest:
             self.largest = value
+
+    def take(self, other: "CountHistogram") -> None:
+        """Add all counts of another histogram."""
+        more = len(other.counts) - len(self.counts)
+        if more > 0:
+            self.counts += [0] * more
+            self._sums += [0] * more
+        for place, many in enumerate(other.counts):
+            self.counts[place] += many
+            self._sums[place] += other._sums[place]
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
 
     def percentile(self, share: float) -> int:
         """Return the smallest count that is not below this share of all; 0 if there are none."""
@@ -105,7 +119,7 @@ class ClientWindow:
         current = self._current + 1
         self._current = current
         if self._previous:
-            current += (left * self._previous + period - 1) // period
+            current += (product(left, self._previous) + period - 1) // period
         if current > self.peak:
             self.peak = current
 

@@ -146,7 +146,7 @@ def _obstacles(rule: Rule, policy: Policy, headers: frozenset[str]) -> Iterator[
 
 def _identity_obstacles(by: Alternatives, policy: Policy, headers: frozenset[str]) -> Iterator[str]:
     for kind in [kind for parts in by for kind in parts]:
-        source = policy.identities.get(kind.source)
+        source = policy.identities.get(kind.source) or policy.identities.get(kind.name)
         if source is None:
             if kind.base == "call" and is_unknown(*kind.functions):
                 yield "it counts by a function"

@@ -229,7 +229,7 @@ class Timeline:
 
     def _widen(self) -> None:
         self._step += 1
-        self.width = WIDTHS[self._step] * SECOND if self._step < len(WIDTHS) else 2 * self.width
+        self.width = WIDTHS[self._step] * SECOND if self._step < len(WIDTHS) else self.width + self.width
         wider: dict[int, TimeBucket] = {}
         for start, bucket in self.buckets.items():
             start -= start % self.width

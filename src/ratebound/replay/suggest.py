@@ -48,8 +48,8 @@ class CandidateLimit(NamedTuple):
 
 
 class PeriodEvidence(NamedTuple):
-    """What clients used in one period. `windows` are all windows of all clients; `peaks` the largest use of each honest
-    client."""
+    """The requests of clients in one period. `windows` are all windows of all clients; `peaks` are the largest window
+    of each honest client."""
 
     period: str
     windows: Percentiles
@@ -59,8 +59,8 @@ class PeriodEvidence(NamedTuple):
 
 
 class GroupEvidence(NamedTuple):
-    """What clients used of an endpoint, or of all of them if the name is empty. `limits` are suggested, and touch so
-    many clients together."""
+    """The requests of clients for one endpoint, or for all of them if the name is empty. `limits` are suggested, and
+    touch so many clients together."""
 
     endpoint: str
     requests: int
@@ -138,9 +138,7 @@ def _period(
     group: EndpointGroup, place: int, honest: Sequence[Sequence[int]], others: Sequence[Sequence[int]]
 ) -> PeriodEvidence:
     histogram = CountHistogram()
-    for value, many in enumerate(group.dropped[place].counts[:128]):
-        if many:
-            histogram.add(value, many)
+    histogram.take(group.dropped[place])
     for each in honest:
         histogram.add(each[place])
     peaks = _percentiles(histogram)

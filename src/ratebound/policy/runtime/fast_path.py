@@ -90,11 +90,21 @@ class MatchedRules:
     """Rules that apply to one request together, and what they ask of the storage.
 
     In most policies a client that is not authenticated counts by its address, which is that of the peer unless a proxy
-    is trusted. For such clients `known` has the whole answer, by peer. `is_straight` is False if the general path must
-    decide; it need not look for `bounds` again.
+    is trusted. If all rules do so, `is_by_address` is True, and `known` has the whole answer for such clients, by peer.
+    `is_straight` is False if the general path must decide; it need not look for `bounds` again.
     """
 
-    __slots__ = ("_asked", "_by_address", "_plan", "bounds", "by_user", "grounds", "is_straight", "known")
+    __slots__ = (
+        "_asked",
+        "_by_address",
+        "_plan",
+        "bounds",
+        "by_user",
+        "grounds",
+        "is_by_address",
+        "is_straight",
+        "known",
+    )
 
     def __init__(self, kind: str, policy: Policy, stage: str, bounds: Sequence[CompiledRule] = ()) -> None:
         asked: list[tuple[CompiledRule, tuple[Limit, ...], int]] = [
@@ -110,6 +120,7 @@ class MatchedRules:
         self._plan = Plan(asked[0][1]) if len(asked) == 1 else None
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
         self._by_address = [(identify, plan, cost) for identify, plan, cost in by_address if identify is not None]
+        self.is_by_address = len(self._by_address) == len(asked)
         self.by_user = any(kind.name == "user" for bound, *_ in asked for parts in bound.by for kind in parts)
         self.known: dict[str | None, Asked] = BoundedMemo()
 
@@ -120,7 +131,7 @@ class MatchedRules:
         """
         identities: list[Identity] = []
         asks: list[Ask] = []
-        if len(self._by_address) == len(self._asked) and (request.user is None or not self.by_user):
+        if self.is_by_address and (request.user is None or not self.by_user):
             for identify, plan, cost in self._by_address:
                 who, key = identify(client)
                 identities.append(who)
