@@ -336,7 +336,8 @@ class PacerCore:
                     nap = random.uniform(SLOT_NAP / 2, SLOT_NAP)
                     wait = 0 if left else None
                 elif i in plan.mirrors and plan.mirrors[i][1].lasts:
-                    wait = plan.mirrors[i][1].lasts
+                    lasts, is_log = plan.mirrors[i][1].lasts, limit.algorithm == "sliding-log"
+                    wait = min(wait, lasts) if is_log and wait is not None else lasts
                 if wait is None and wanted.patience is None:
                     raise RateLimited(decision)
                 longest = max(longest, MAX_PERIOD if wait is None else wait)
