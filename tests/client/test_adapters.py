@@ -334,6 +334,14 @@ def test_calls_wait_for_their_turn(make: Make, library: str, server: Scripted) -
     assert of_kind(events, Paced)
 
 
+def test_a_call_that_has_its_turn_at_once_is_no_wait(make: Make, server: Scripted) -> None:
+    events: list[Any] = []
+    caller = make(listeners=[events.append])
+    for _ in range(5):
+        caller.call("GET", server.url)
+    assert all(event.seconds >= 0.001 for event in of_kind(events, Paced))
+
+
 def test_a_limit_is_learned_from_headers(make: Make, server: Scripted) -> None:
     server.plays(Play(200, quota(2, 1, 1000)), Play(200, quota(2, 0, 1000)))
     caller = make(retry=Retry(within=1.0))
