@@ -89,6 +89,12 @@ def test_a_bucket_that_is_used_up_at_once_is_not_waited_for_as_long_as_a_log() -
     assert [limit.kind for limit in pacer.limits()] == ["bucket"]
 
 
+def test_long_names_do_not_fill_the_shared_document() -> None:
+    pacer = paced(FakeClock())
+    pacer.wait(URL).answered(200, fields(100, 99, 40, 60, name="x" * 20_000))
+    assert pacer.limits() == []
+
+
 def test_what_one_pacer_learned_is_known_to_another() -> None:
     clock = FakeClock()
     storage = MemoryStorage(clock=clock)

@@ -69,6 +69,7 @@ SLOT_NAP: Final = 0.05
 REFUSED_FOR: Final = 1.0  # seconds, if a refusal says no time
 MOST_CLOSED: Final = 900.0
 TRIES: Final = 8
+LONGEST_NAME: Final = 256  # of a quota that is learned: names are in the shared document
 ONE_MISTAKE: Final = 0  # refusals after which the kind of a quota is given up
 MISTAKES: Final = 2
 MOVED: Final = 2_000  # microseconds by which the end of a window moves before other processes are told
@@ -390,6 +391,8 @@ class PacerCore:
         closes = 0.0
         for quota in advice.quotas[:16]:
             units = units_of(quota.unit, granted.wanted)
+            if len(quota.name) > LONGEST_NAME or len(quota.partition or b"") > LONGEST_NAME:
+                units = 0
             if not units:
                 if quota.remaining == 0 and quota.reset_after:
                     closes = max(closes, quota.reset_after)
