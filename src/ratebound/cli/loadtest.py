@@ -149,7 +149,7 @@ def _mistakes() -> Iterator[None]:
     """Exit with status 2 and the message for wrong usage, and for files that cannot be read or written."""
     try:
         yield
-    except (RateboundError, ValueError) as error:
+    except (RateboundError, ValueError, ModuleNotFoundError) as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
     except OSError as error:
