@@ -150,7 +150,7 @@ def _mistakes() -> Iterator[None]:
     """Exit with status 2 and the message for wrong usage and unusable files, and with 130 after Ctrl-C."""
     try:
         yield
-    except (RateboundError, ValueError) as error:
+    except (RateboundError, ValueError, ModuleNotFoundError) as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
     except OSError as error:

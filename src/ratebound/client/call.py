@@ -451,7 +451,10 @@ def _check_pacer(pacer: object, asynchronous: bool) -> None:
     expected = "AsyncPacer" if asynchronous else "Pacer"
     wait = getattr(pacer, "wait", None)
     if not callable(wait) or iscoroutinefunction(wait) is not asynchronous:
-        raise TypeError(f"pacer is {pacer!r}: expected a pacer, for example {expected}('50/second'), or None")
+        kind = "asynchronous" if asynchronous else "synchronous"
+        raise TypeError(
+            f"pacer is {pacer!r}: expected the pacer of {kind} code, for example {expected}('50/second'), or None"
+        )
 
 
 def _report_no_answer(turn: TurnTaken | None) -> Generator[Step, Any, None]:
