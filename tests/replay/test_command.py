@@ -111,7 +111,7 @@ def test_a_share_of_denials_fails_for_ci(log: Path, policy: Path) -> None:
         (["--policy", "POLICY", "--header", "x"], "expected NAME=FIELD"),
         (["--policy", "POLICY", "--json", "-", "--html", "-"], "only one"),
         (["--policy", "POLICY", "--html", "/nowhere/report.html"], "cannot write"),
-        (["--format", "nonsense"], "nonsense"),
+        (["--log-format", "nonsense"], "nonsense"),
     ],
 )
 def test_wrong_usage_exits_with_2(log: Path, policy: Path, arguments: list[str], words: str) -> None:

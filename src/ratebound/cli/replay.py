@@ -1,5 +1,6 @@
 """The command `ratebound replay`: what a policy would have decided about the requests of an access log."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,8 +37,7 @@ OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 @click.option("--suggest", is_flag=True, help="Suggest limits, also if there is a policy.")
 @click.option("--write-policy", metavar="FILE", type=OUTPUT, help="Write the suggested limits as a policy file.")
 @click.option(
-    "--format",
-    "log_format",
+    "--log-format",
     default="auto",
     show_default=True,
     metavar="FORMAT",
@@ -95,7 +95,7 @@ def replay(
         if policy_file is None and (against is not None or most is not None):
             raise RateboundError("--against and --fail-if-denied need a policy: give --policy FILE")
         suggests = suggest or policy_file is None or write_policy is not None
-        _check_outputs(json_file, html_file, write_policy)
+        _check_outputs(json_file, html_file, write_policy, inputs=[*logs, policy_file, against])
         given = [None if file is None else _given(file, named, module, environ) for file in (policy_file, against)]
         mapping = {"address": client_field, "user": user_field}
         reader = LogReader(
@@ -142,17 +142,22 @@ def _fields(headers: Sequence[str]) -> dict[str, str]:
 
 
 def _share(text: str) -> float:
-    if text.strip() in ("0", "0%", "0 %"):
-        return 0.0
     try:
+        if float(text.strip().removesuffix("%")) == 0:
+            return 0.0
         return read_share(text if "%" in text else float(text))
     except ValueError:
         raise RateboundError(f"--fail-if-denied {text!r}: expected a share like 1% or 0.001") from None
 
 
-def _check_outputs(*files: str | None) -> None:
+def _check_outputs(*files: str | None, inputs: Sequence[str | None]) -> None:
     if sum(file == "-" for file in files) > 1:
         raise RateboundError("only one of --json, --html and --write-policy can be written to stdout")
+    named = [Path(file).resolve() for file in files if file not in (None, "-", os.devnull)]
+    kept = {Path(file).resolve() for file in inputs if file not in (None, "-", os.devnull)}
+    for path in named:
+        if path in kept or named.count(path) > 1:
+            raise RateboundError(f"{path} would be overwritten: write --json, --html and --write-policy to other files")
     for file in files:
         if file not in (None, "-"):
             try:

@@ -1,7 +1,7 @@
 """The real engine on the clock of a log: a gate with its states in memory. Compiled where that can be done.
 
 A decision is made as in an application. Requests whose rules look at nothing but path, method, host and identity take
-the engine's own fast path without a view of the request: what the rules ask for an address is remembered, as the engine
+the engine's own fast path without a view of the request: what the rules ask for a client is remembered, as the engine
 does itself.
 """
 
@@ -21,7 +21,8 @@ from ratebound.storage.memory import MemoryStorage
 from ratebound.storage.memory_states import SWEEP_PERIOD
 
 MOST_STATES: Final = 1_000_000
-MOST_KNOWN: Final = 100_000  # addresses for which it is remembered what rules ask
+MOST_KNOWN: Final = 100_000  # clients for which it is remembered what rules ask
+LONGEST_WHO: Final = 256  # characters of an address and a user that are remembered
 MOST_LIMITS: Final = 4096  # limits that are found by their identity; functions may make many
 LINES_PER_SWEEP: Final = 64  # states that are not needed any more are looked for once in so many entries
 KINDS: Final = ("limited", "unlimited", "unmatched", "exempt", "allow", "block", "deny", "off")
@@ -54,13 +55,19 @@ class LimitTally:
 
 class RuleSet:
     """Rules that apply together on the fast path, and how many requests they all allowed. `known` has what they ask for
-    each address: the engine remembers fewer of them."""
+    each address and user, if they look at nothing else: the engine remembers fewer of them."""
 
-    __slots__ = ("allowed", "known", "matched")
+    __slots__ = ("allowed", "is_by_client", "known", "matched")
 
     def __init__(self, matched: MatchedRules) -> None:
         self.matched = matched
         self.known: dict[str, Asked] = {}
+        self.is_by_client = all(
+            kind.name in ("user", "global") or kind.of_client is not None
+            for bound in matched.bounds
+            for parts in bound.by
+            for kind in parts
+        )
         self.allowed = 0
 
 
@@ -146,15 +153,16 @@ class PolicyRun:
         matched = rules.matched
         address: str = entry[1]
         user: str = entry[6]
-        is_by_address = matched.is_by_address and (not user or not matched.by_user)
-        asked = rules.known.get(address) if is_by_address else None
+        # The length in front: no address and user can be taken for others.
+        who = f"{len(address)} {address}{user}" if user and matched.by_user else f"- {address}"
+        asked = rules.known.get(who) if rules.is_by_client else None
         if asked is None:
             found = self._compiled.straight(self._view(entry, path), "late")
             if not isinstance(found, Asked):
                 return self._decide_generally(entry, path)
             asked = found
-            if is_by_address:
-                self._remember(rules, address, asked)
+            if rules.is_by_client and len(who) <= LONGEST_WHO:
+                self._remember(rules, who, asked)
         self.shadow_denied = False
         if asked.asks:
             decision = asked.decide(self._states)
@@ -165,12 +173,12 @@ class PolicyRun:
         rules.allowed += 1
         return True
 
-    def _remember(self, rules: RuleSet, address: str, asked: Asked) -> None:
+    def _remember(self, rules: RuleSet, who: str, asked: Asked) -> None:
         if self._known >= MOST_KNOWN:
             for one in self._sets.values():
                 one.known.clear()
             self._known = 0
-        rules.known[address] = asked
+        rules.known[who] = asked
         self._known += 1
 
     def _view(self, entry: Entry, path: str) -> RequestView:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Final
 
 from ratebound.http.prefix import parse_address, prefix_key
-from ratebound.ledger.endpoint import MOST_ENDPOINTS, endpoint_name
+from ratebound.ledger.endpoint import MOST_ENDPOINTS
 from ratebound.replay.client_peaks import PeakTable
 from ratebound.replay.engine import PolicyRun, RuleSet
 from ratebound.replay.entry import Entry
@@ -16,6 +16,7 @@ from ratebound.replay.outcome_counts import (
     TimeBucket,
     Timeline,
 )
+from ratebound.replay.path_shapes import PathShapes
 
 MOST_TARGETS: Final = 50_000  # paths whose rules and endpoint are remembered
 LONGEST_PATH: Final = 256  # characters of a path that is remembered
@@ -33,6 +34,13 @@ class Target:
         self.rules_before = rules_before
 
 
+def _remember(targets: dict[str, Target], key: str, target: Target) -> None:
+    if len(key) <= LONGEST_PATH:
+        if len(targets) >= MOST_TARGETS:
+            targets.clear()
+        targets[key] = target
+
+
 class LogReplay:
     """The counts of a log, and the decisions of up to two policies: `run`, and `before`, with which it is compared.
 
@@ -46,6 +54,8 @@ class LogReplay:
         "_by_name",
         "_ipv6",
         "_prefixes",
+        "_shaped",
+        "_shapes",
         "_skip_refused",
         "_targets",
         "_with_hosts",
@@ -96,6 +106,8 @@ class LogReplay:
         self.timeline = Timeline()
         self._skip_refused = skip_refused
         self._targets: dict[str, Target] = {}
+        self._shaped: dict[str, Target] = {}
+        self._shapes = PathShapes([one.policy for one in (run, before) if one is not None])
         self._prefixes: dict[str, str] = {}
         self._ipv6 = 64 if run is None else run.policy.ipv6
         self._by_name: dict[str, EndpointCounts] = {}
@@ -103,12 +115,12 @@ class LogReplay:
             rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
         ) or any(match.hosts for one in (run, before) if one is not None for match in one.policy.exempt)
         self._bucket = TimeBucket(0)
-        self._bucket_end = 0
+        self._bucket_end = -(1 << 62)
 
     def feed(self, entries: list[Entry], times: list[int]) -> None:
         """Decide and count entries, each at its time. Times must not step back."""
         run, before, peaks = self.run, self.before, self.peaks
-        clients, targets = self.clients, self._targets
+        clients, targets, with_hosts = self.clients, self._targets, self._with_hosts
         if not entries:
             return
         for one in (run, before):
@@ -131,7 +143,7 @@ class LogReplay:
             target: str = entry[3]
             user: str = entry[6]
             path = target.partition("?")[0] if "?" in target else target
-            key = f"{method} {path}" if not self._with_hosts else f"{method} {entry[5]} {path}"
+            key = f"{method} {path}" if not with_hosts else f"{method} {entry[5]} {path}"
             found = targets.get(key)
             if found is None:
                 found = self._target(key, entry, path)
@@ -145,9 +157,9 @@ class LogReplay:
             if at >= self._bucket_end:
                 self._bucket = self.timeline.bucket(at)
                 self._bucket_end = self._bucket.start + self.timeline.width
-                if self.first < 0:
-                    self.first = at
             bucket, endpoint = self._bucket, found.endpoint
+            if not self.requests:
+                self.first = at
             self.requests += 1
             client.requests += 1
             endpoint.requests += 1
@@ -156,7 +168,7 @@ class LogReplay:
             if is_refused:
                 client.refused += 1
             if peaks is not None:
-                peaks.add(name, endpoint.name, at)
+                peaks.add(client.name, endpoint.name, at)
             if run is None:
                 continue
             is_allowed = run.decide(found.rules, at, entry, path)
@@ -203,25 +215,31 @@ class LogReplay:
         return found
 
     def _target(self, key: str, entry: Entry, path: str) -> Target:
-        name = endpoint_name(entry[2], path)
-        endpoint = self._by_name.get(name)
-        if endpoint is None:
+        method: str = entry[2]
+        name, shape = self._shapes.describe(method, path)
+        host: str = entry[5] if self._with_hosts else ""
+        shaped = f"{method} {host} {name} {shape}"
+        made = self._shaped.get(shaped)
+        if made is None:
+            run, before = self.run, self.before
+            made = Target(
+                self._endpoint(name),
+                None if run is None else run.rules_for(entry, path),
+                None if before is None else before.rules_for(entry, path),
+            )
+            _remember(self._shaped, shaped, made)
+        _remember(self._targets, key, made)
+        return made
+
+    def _endpoint(self, name: str) -> EndpointCounts:
+        found = self._by_name.get(name)
+        if found is None:
             if len(self._by_name) >= MOST_ENDPOINTS:
                 name = OTHER
-            endpoint = self._by_name.get(name)
-            if endpoint is None:
-                endpoint = self._by_name[name] = EndpointCounts(name)
-        run, before = self.run, self.before
-        made = Target(
-            endpoint,
-            None if run is None else run.rules_for(entry, path),
-            None if before is None else before.rules_for(entry, path),
-        )
-        if len(key) <= LONGEST_PATH:
-            if len(self._targets) >= MOST_TARGETS:
-                self._targets.clear()
-            self._targets[key] = made
-        return made
+            found = self._by_name.get(name)
+            if found is None:
+                found = self._by_name[name] = EndpointCounts(name)
+        return found
 
     def endpoints(self) -> Collection[EndpointCounts]:
         """Return the counts of all endpoints."""

@@ -3,11 +3,11 @@ them must escape them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ratebound.replay.engine import PolicyRun
 from ratebound.replay.entry import MalformedLine
+from ratebound.replay.instant_text import time_text
 from ratebound.replay.judged_policy import Unjudged, counts_by_user
 from ratebound.replay.log_replay import LogReplay
 from ratebound.replay.outcome_counts import ClientCounts
@@ -244,16 +244,6 @@ def _policy(given: GivenPolicy | None, replay: LogReplay, denied: int) -> Policy
         tuple(given.unjudged),
         tuple(notes),
     )
-
-
-def time_text(at: int) -> str:
-    """Return an instant in microseconds as ISO 8601 in UTC, to the second; "" for -1."""
-    if at < 0:
-        return ""
-    try:
-        return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # a line may have any time
-        return f"{at // SECOND}"
 
 
 def report_json(report: ReplayReport) -> str:

@@ -8,7 +8,7 @@ from ratebound.replay.even_times import EvenTimes
 from ratebound.replay.log_replay import LogReplay
 from ratebound.replay.read_log import LogReader
 
-COLLECT_EVERY = 50  # batches
+COLLECT_EVERY = 300_000  # entries
 
 
 def replay_log(
@@ -22,7 +22,7 @@ def replay_log(
             if times is None:
                 times = EvenTimes(reader.resolution if spread else 1)
             replay.feed(*times.put(entries))
-            collect()
+            collect(len(entries))
             if on_batch is not None:
                 on_batch()
         if times is not None:
@@ -31,16 +31,17 @@ def replay_log(
 
 
 @contextmanager
-def _few_collections() -> Iterator[Callable[[], None]]:
-    """Look for garbage once in COLLECT_EVERY batches, and not for every 700 objects: entries are no garbage, and the
+def _few_collections() -> Iterator[Callable[[int], None]]:
+    """Look for garbage once in COLLECT_EVERY entries, and not for every 700 objects: entries are no garbage, and the
     search took a third of the time."""
     was_enabled = gc.isenabled()
-    batches = 0
+    since = 0
 
-    def collect() -> None:
-        nonlocal batches
-        batches += 1
-        if batches % COLLECT_EVERY == 0:
+    def collect(entries: int) -> None:
+        nonlocal since
+        since += entries
+        if since >= COLLECT_EVERY:
+            since = 0
             gc.collect(0)
 
     gc.disable()
