@@ -297,7 +297,7 @@ def _notes(report: ReplayReport) -> str:
         told = "They were left out." if report.skipped else "They are counted like all others."
         notes.append(f"{report.refused:,} requests were answered 429 already. {told}")
     if report.spread:
-        notes.append("Times in the log are coarse: the requests of one second (or its unit) are spread over it evenly.")
+        notes.append("The log has whole seconds: the requests of each second are spread over it evenly.")
     if report.empty:
         notes.append(f"{report.empty:,} lines have no request and were not counted.")
     if report.late:
