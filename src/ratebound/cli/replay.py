@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ratebound.cli.app import _console
+from ratebound.cli.figures_page import shown
 from ratebound.cli.policy import ENVIRON, FUNCTIONS, _environ, _mistakes
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.replay_page import replay_page
@@ -27,6 +28,7 @@ from ratebound.replay.suggested_policy import policy_text
 from ratebound.replay.whole_log import replay_log
 from ratebound.share import read_share
 
+INTERRUPTED = 130  # as shells have it for Ctrl-C; 1 would mean that too much is denied
 OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 
 
@@ -82,7 +84,8 @@ def replay(
     Tells who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
     suggests limits. LOG is a file, also compressed with gzip, or - for the standard input.
 
-    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage.
+    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage, or 130 after
+    Ctrl-C.
 
     \b
     For example: ratebound replay access.log --policy policy.yaml --html report.html
@@ -109,8 +112,14 @@ def replay(
             peaks=PeakTable() if suggests else None,
             skip_refused=skip_429,
         )
-        with _progress(reader, quiet=quiet) as show:
-            replay_log(reader, played, spread=not no_spread, on_batch=show)
+        try:
+            with _progress(reader, quiet=quiet) as show:
+                replay_log(reader, played, spread=not no_spread, on_batch=show)
+        except KeyboardInterrupt:
+            click.echo("stopped before the end of the log: nothing is reported", err=True)
+            sys.exit(INTERRUPTED)
+        if not played.requests:
+            raise RateboundError(_no_requests(reader, skipped=played.refused if skip_429 else 0))
         report = make_report(
             reader,
             played,
@@ -123,6 +132,17 @@ def replay(
         )
         _write(report, played, json_file, html_file, write_policy)
     sys.exit(1 if most is not None and report.denied_share > most else 0)
+
+
+def _no_requests(reader: LogReader, *, skipped: int) -> str:
+    """Return why there is nothing to judge. Without requests no policy denies, and no limit can be suggested."""
+    read = f"no request was found: {reader.lines:,} lines, {reader.malformed:,} of them malformed"
+    if skipped:
+        return f"{read}, and {skipped:,} answered 429, which --skip-429 leaves out"
+    if not reader.malformed:
+        return read
+    first = next((f"; the first is: {shown(one.text)[:100]}" for one in reader.samples), "")
+    return f"{read} as format {reader.format}{first}\nGive the log's own format with --log-format"
 
 
 def _given(file: str, headers: dict[str, str], module: str | None, environ: tuple[str, ...]) -> GivenPolicy:

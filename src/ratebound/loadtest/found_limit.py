@@ -42,7 +42,7 @@ class FoundLimit(NamedTuple):
     def words(self) -> str:
         """The limit in words."""
         if not self.at_once and not self.limits:
-            return "no refusal: the limit, if there is one, was not reached"
+            return "unknown: requests of a client were never both granted and refused"
         if not self.limits:
             return f"{self.at_once} at once, then none for at least {self.silence:.1f} s"
         first = self.limits[0]

@@ -230,6 +230,9 @@ def _kept(
         return LoadCheck(KEPT, UNKNOWN, f"only rates can be judged, and {names} is none")
     if not any(verdict.granted or verdict.refused for verdict in verdicts):
         return LoadCheck(KEPT, UNKNOWN, "no request was granted or refused")
+    if not any(verdict.granted for verdict in verdicts):
+        why = "every request was refused: the limit was used up before the test, or the server refuses everything"
+        return LoadCheck(KEPT, UNKNOWN, f"{why}. Wait for one period, and test again")
     wrong = [verdict for verdict in verdicts if verdict.is_wrong]
     certain = [verdict for verdict in wrong if verdict.settled]
     text = limit_words(expected.limits)

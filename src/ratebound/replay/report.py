@@ -2,7 +2,7 @@
 them must escape them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ratebound.replay.engine import PolicyRun
@@ -17,6 +17,8 @@ from ratebound.replay.suggest import Suggestion, suggest
 SCHEMA = 1  # of the JSON: fields may be added, but none changes its meaning without a new number
 TOP = 10
 SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
 
 
 class LimitOutcome(NamedTuple):
@@ -134,6 +136,17 @@ class GivenPolicy(NamedTuple):
     unjudged: Sequence[Unjudged]
 
 
+def _short_log(replay: LogReplay) -> Iterator[str]:
+    """Warn if limits are suggested for an hour that the log does not cover."""
+    covered = replay.last - replay.first
+    if replay.peaks is not None and 0 <= covered < HOUR:
+        length = f"{covered // MINUTE} min" if covered >= MINUTE else f"{covered // SECOND} s"
+        yield (
+            f"The log covers {length}, less than an hour. So the figures for one hour are too low:"
+            " suggest limits from a log of a day or more."
+        )
+
+
 def make_report(
     reader: LogReader,
     replay: LogReplay,
@@ -156,12 +169,12 @@ def make_report(
         reader.malformed,
         tuple(reader.samples),
         reader.late,
-        tuple(reader.warnings),
+        (*reader.warnings, *_short_log(replay)),
         replay.requests,
         replay.empty,
         replay.refused,
         skipped,
-        spread and reader.resolution > 1,
+        spread and reader.resolution >= SECOND,
         time_text(replay.first),
         time_text(replay.last),
         clients.clients,
@@ -253,7 +266,7 @@ def report_notes(report: ReplayReport) -> list[str]:
         told = "They were left out." if report.skipped else "They are counted; --skip-429 leaves them out."
         notes.append(f"{report.refused:,} requests were answered 429 already. {told}")
     if report.spread:
-        notes.append("Times in the log are coarse: the requests of one second (or its unit) are spread over it evenly.")
+        notes.append("The log has whole seconds: the requests of each second are spread over it evenly.")
     if report.empty:
         notes.append(f"{report.empty:,} lines have no request and were not counted.")
     if report.late:
