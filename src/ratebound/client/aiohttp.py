@@ -14,7 +14,7 @@ from ratebound.client.body import LONGEST_READ, AsyncRepeatableBody, RepeatableB
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call_async
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
-from ratebound.http.received import Lines
+from ratebound.http.client_ip import Lines
 
 try:
     from aiohttp import (

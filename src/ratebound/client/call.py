@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from ratebound.breaker import Breaker
 from ratebound.client.call_events import (
+    BECAUSE,
     Attempted,
     BudgetExhausted,
     CallEvent,
@@ -311,7 +312,7 @@ class _CallState:
         self.attempts = 0
         self.waited = 0.0
         self.last_error: Exception | None = None
-        has_key = any(name.lower() == "idempotency-key" for name, _ in outgoing.headers)
+        has_key = any(name.lower() == KEY_HEADER.lower() for name, _ in outgoing.headers)
         self.added: Lines = ()
         if options.idempotency_key and not has_key and self._method in KEYED:
             self.added = ((KEY_HEADER, uuid4().hex),)
@@ -391,7 +392,8 @@ class _CallState:
         if self._gave_up == "body":
             error.add_note(f"ratebound: {NotReplayable()}")
         elif self.attempts > 1:
-            error.add_note(f"ratebound: {self.attempts} attempts, {self.waited:.3g} s of waiting; {self._gave_up}")
+            why = BECAUSE.get(self._gave_up, self._gave_up)
+            error.add_note(f"ratebound: {self.attempts} attempts, {self.waited:.3g} s of waiting; {why}")
 
     def report(self) -> CallReport:
         """Return what happened up to now."""

@@ -16,7 +16,7 @@ from ratebound.client.body import LONGEST_READ, rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
-from ratebound.http.received import Lines
+from ratebound.http.client_ip import Lines
 
 try:
     from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, ProxyManager

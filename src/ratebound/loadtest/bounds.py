@@ -11,10 +11,11 @@ that cheap:
   as late as possible. Between two begins of spans a limit only recovers, so only the begins need a look.
 
 With exact instants both are the kernel itself. A leaky bucket may refuse what would have to wait longer than the server
-lets a request wait (`max_delay` of our middleware): the longest wait that explains all refusals is tried, too. Windows
-need one thing more: where they begin. A fixed window is tried
-at every alignment that differs for these spans. A sliding counter begins with its first grant, and the span of that
-grant is cut into parts; a part is tried at its beginning, with every span widened by its length.
+lets a request wait (`max_delay` of our middleware): the longest wait that explains all refusals is tried, too.
+
+Windows need one thing more: where they begin. A fixed window is tried at every alignment that differs for these spans.
+A sliding counter begins with its first grant, and the span of that grant is cut into parts; a part is tried at its
+beginning, with every span widened by its length.
 """
 
 import math
@@ -253,7 +254,6 @@ class _Holding:
             start = min(span.begin for span in (*seen.granted, *seen.refused, *seen.unknown))
             self.begins = sorted([*[start] * limit.burst, *self.begins])
             self.ends = sorted([*[start] * limit.burst, *self.ends])
-
         self._added = 0
 
     def add(self, span: Span) -> None:
@@ -288,9 +288,8 @@ class _Holding:
     def bucket(self, longest_wait: int | None = None) -> Full:
         """Compute with times in 1/count microseconds, so that nothing is rounded."""
         count = self.limit.count
-        least = (
-            self.limit.burst - 1
-        ) * self.limit.period_us + count  # a request conforms from its whole microsecond on
+        # A request conforms from its whole microsecond on.
+        least = (self.limit.burst - 1) * self.limit.period_us + count
         if longest_wait is not None:
             least = min(least, longest_wait * count + 1)
         wait = self._waits()

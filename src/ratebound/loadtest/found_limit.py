@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
 from ratebound.limit import MAX_PERIOD, Limit
 from ratebound.loadtest.bounds import FOREVER, ClientSpans, Span, contradictions
 
-SECOND = 1_000_000
 CLIENTS = 3  # those with the most answers are looked at
 ANSWERS = 4_000  # grants of a client, and refusals, that are looked at
 QUEUES = 4  # times as long as refusals take grants that have waited in a queue

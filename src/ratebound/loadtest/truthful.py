@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ratebound.clock import SECOND
 from ratebound.http.quota import Quota
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import BUCKETS, Limit
@@ -15,7 +16,6 @@ from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
 
 EXAMPLES = 3
-MICROSECOND = 1_000_000
 NO_REFUSAL = "no request was refused"
 NO_FIELDS = "the answers have no rate limit headers"
 NOTHING_TO_COMPARE = "no granted request comes before another answer with what remains"
@@ -243,12 +243,12 @@ def _too_much_left(client: ClientAnswers, limit: Limit) -> Iterator[str | None]:
     for answer in client.granted:
         before = bisect_left(client.granted_done, answer.sent - client.tolerance)
         for sent in client.granted_sent[spent:before]:
-            state.force(limit.numbers, round((sent - client.tolerance) * MICROSECOND), 1, None)
+            state.force(limit.numbers, round((sent - client.tolerance) * SECOND), 1, None)
         spent = max(spent, before)
         for quota in _told(answer):
             if quota.limit != limit.burst:
                 continue
-            left, _ = state.standing(limit.numbers, round((answer.done + client.tolerance) * MICROSECOND))
+            left, _ = state.standing(limit.numbers, round((answer.done + client.tolerance) * SECOND))
             lie = (quota.remaining or 0) > max(left - 1, 0)
             yield (
                 f"{_shown(client, answer)} was told {quota.remaining} are left; at most {max(left - 1, 0)} can be"

@@ -265,6 +265,23 @@ def _policy(given: GivenPolicy | None, replay: LogReplay, denied: int) -> Policy
     )
 
 
+def report_notes(report: ReplayReport) -> list[str]:
+    """Return what a reader of the result should know, in sentences. Names in them are as the log has them."""
+    notes = [note for policy in (report.policy, report.before) if policy is not None for note in policy.notes]
+    if report.refused:
+        told = "They were left out." if report.skipped else "They are counted; --skip-429 leaves them out."
+        notes.append(f"{report.refused:,} requests were answered 429 already. {told}")
+    if report.spread:
+        notes.append("The log has whole seconds: the requests of each second are spread over it evenly.")
+    if report.empty:
+        notes.append(f"{report.empty:,} lines have no request and were not counted.")
+    if report.late:
+        notes.append(f"{report.late:,} lines came too late to be sorted, and got the time of the line before.")
+    notes += report.warnings
+    notes += [f"Malformed line {one.line} of {one.file}: {one.text}" for one in report.samples]
+    return list(dict.fromkeys(notes))
+
+
 def report_json(report: ReplayReport) -> str:
     """Return the report as JSON."""
     return json.dumps({"schema": SCHEMA, **_plain(report)}, ensure_ascii=True, indent=2)
