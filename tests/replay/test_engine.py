@@ -22,7 +22,7 @@ POLICY: dict[str, Any] = {
         # the same clients by another name, so that a request has two keys
         {
             "name": "orders",
-            "by": "prefix",
+            "by": "prefix:32/64",
             "match": {"paths": ["/orders/{id}"]},
             "limits": "6/minute burst 2 token-bucket",
         },
