@@ -110,7 +110,7 @@ class LogReplay:
             rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
         ) or any(match.hosts for one in (run, before) if one is not None for match in one.policy.exempt)
         self._bucket = TimeBucket(0)
-        self._bucket_end = 0
+        self._bucket_end = -(1 << 60)
 
     def feed(self, entries: list[Entry], times: list[int]) -> None:
         """Decide and count entries, each at its time. Times must not step back."""
