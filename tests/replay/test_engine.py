@@ -19,7 +19,13 @@ POLICY: dict[str, Any] = {
     "rules": [
         {"name": "all", "limits": "4/10 seconds fixed-window"},
         {"name": "posts", "match": {"methods": ["POST"]}, "limits": "2/5 seconds sliding-log; 3/minute sliding-log"},
-        {"name": "orders", "match": {"paths": ["/orders/{id}"]}, "limits": "6/minute burst 2 token-bucket"},
+        # the same clients by another name, so that a request has two keys
+        {
+            "name": "orders",
+            "by": "prefix:32/64",
+            "match": {"paths": ["/orders/{id}"]},
+            "limits": "6/minute burst 2 token-bucket",
+        },
     ]
 }
 

@@ -193,3 +193,11 @@ def written(folder: Path) -> tuple[Path, Path]:
     log.write_text(LINE * 3)
     policy.write_text("rules: [{name: all, limits: 2/minute}]")
     return log, policy
+
+
+def test_times_before_1970_and_far_ahead_are_counted() -> None:
+    entries = [Entry(at, "192.0.2.1", "GET", "/", 200) for at in (-5_000_000, 0, NOON, 9_000_000_000_000_000_000)]
+    replay = LogReplay(PolicyRun(read_policy({"rules": [{"name": "all", "limits": "1/minute"}]})))
+    replay.feed(entries, [entry.at for entry in entries])
+    assert sum(bucket.requests for bucket in replay.timeline.ordered()) == 4
+    assert replay.denied == 1

@@ -7,7 +7,7 @@ from ratebound.ledger.endpoint import endpoint_name
 from ratebound.policy import read_policy
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.runtime.general_path import CompiledPolicy
-from ratebound.replay.path_shapes import PathShapes
+from ratebound.replay.path_shapes import ZEROS, PathShapes
 
 PATTERNS = ["/users/{id}", "/users/me", "/Users/{id}/orders", "/files/{path*}", "/7/{id}", "/"]
 POLICY = read_policy(
@@ -41,6 +41,37 @@ def test_paths_of_one_shape_match_the_same_rules(one: str, other: str) -> None:
     shapes, compiled = PathShapes([POLICY]), CompiledPolicy(POLICY)
     if shapes.describe("GET", one)[1] == shapes.describe("GET", other)[1]:
         assert rules_of(compiled, one) == rules_of(compiled, other), (one, other)
+
+
+NUMBERLESS = read_policy(
+    {
+        "rules": [
+            {"name": f"rule-{place}", "match": {"paths": [path]}, "limits": "1/minute"}
+            for place, path in enumerate(PATTERNS[:4])
+        ]
+    }
+)
+
+
+@given(paths, st.lists(st.integers(0, 999), min_size=5, max_size=5))
+@example("/users/12", [1, 2, 3, 4, 5])
+@example("//7/users/12", [1, 2, 3, 4, 5])
+@example("/users/..;/12", [1, 2, 3, 4, 5])
+def test_numbers_of_as_many_digits_make_no_difference(path: str, numbers: list[int]) -> None:
+    shapes, compiled = PathShapes([NUMBERLESS]), CompiledPolicy(NUMBERLESS)
+    fresh = iter(numbers)
+    parts = [str(next(fresh)).zfill(len(part))[: len(part)] if part.isdecimal() else part for part in path.split("/")]
+    other = "/".join(parts)
+    assert other.translate(ZEROS) == path.translate(ZEROS)
+    if shapes.is_numbered(path.translate(ZEROS)):
+        assert shapes.describe("GET", one := path)[0] == shapes.describe("GET", other)[0]
+        assert rules_of(compiled, one) == rules_of(compiled, other), (one, other)
+
+
+def test_versions_and_numbers_in_rules_are_not_taken_for_ids() -> None:
+    assert PathShapes([NUMBERLESS]).is_numbered("/users/00")
+    assert not PathShapes([NUMBERLESS]).is_numbered("/v0/users")
+    assert not PathShapes([POLICY]).is_numbered("/users/00")
 
 
 @given(paths, st.sampled_from(["GET", "BREW"]))

@@ -7,7 +7,8 @@ does itself.
 
 from typing import Any, Final
 
-from ratebound.decision import Decision
+from ratebound.decision import Decision, Plan
+from ratebound.limit import Group
 from ratebound.numbers import product
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.charge_by_result import FinishedResponse
@@ -53,15 +54,29 @@ class LimitTally:
         self.denied = 0
 
 
-class RuleSet:
-    """Rules that apply together on the fast path, and how many requests they all allowed. `known` has what they ask for
-    each address and user, if they look at nothing else: the engine remembers fewer of them."""
+class KnownClient:
+    """What rules ask for a client. `key` is set if they all count it by the same key and at the same cost."""
 
-    __slots__ = ("allowed", "is_by_client", "known", "matched")
+    __slots__ = ("asked", "key")
+
+    def __init__(self, asked: Asked, key: str) -> None:
+        self.asked = asked
+        self.key = key
+
+
+class RuleSet:
+    """Rules that apply together on the fast path, and how many requests they all allowed.
+
+    `by_address` and `by_user` have what they ask for each client, if they look at nothing else: the engine remembers
+    fewer of them. `plan` has the limits of all rules, for clients that have one key.
+    """
+
+    __slots__ = ("allowed", "by_address", "by_user", "cost", "is_by_client", "matched", "plan")
 
     def __init__(self, matched: MatchedRules) -> None:
         self.matched = matched
-        self.known: dict[str, Asked] = {}
+        self.by_address: dict[str, KnownClient] = {}
+        self.by_user: dict[str, KnownClient] = {}
         self.is_by_client = all(
             kind.name in ("user", "global") or kind.of_client is not None
             for bound in matched.bounds
@@ -69,6 +84,19 @@ class RuleSet:
             for kind in parts
         )
         self.allowed = 0
+        self.cost = 0
+        self.plan: Plan | None = None
+
+    def client(self, asked: Asked) -> KnownClient:
+        """Return what is asked for a client. A denial of one limit charges none of them, whether they are in one ask or
+        in several: so those of one key are one ask."""
+        asks = asked.asks
+        if not asks or len({ask[0] for ask in asks}) > 1 or len({ask[2] for ask in asks}) > 1:
+            return KnownClient(asked, "")
+        if self.plan is None:
+            self.plan = Plan(tuple([limit for ask in asks for limit in ask[1]]))
+            self.cost = asks[0][2]
+        return KnownClient(asked, asks[0][0])
 
 
 class PolicyRun:
@@ -150,35 +178,46 @@ class PolicyRun:
         self._clock.now = at
         if rules is None:
             return self._decide_generally(entry, path)
-        matched = rules.matched
         address: str = entry[1]
         user: str = entry[6]
-        # The length in front: no address and user can be taken for others.
-        who = f"{len(address)} {address}{user}" if user and matched.by_user else f"- {address}"
-        asked = rules.known.get(who) if rules.is_by_client else None
-        if asked is None:
+        known: KnownClient | None
+        if user and rules.matched.by_user:
+            # The length in front: no address and user can be taken for others.
+            known = rules.by_user.get(f"{len(address)} {address}{user}")
+        else:
+            known = rules.by_address.get(address)
+        if known is None:
             found = self._compiled.straight(self._view(entry, path), "late")
             if not isinstance(found, Asked):
                 return self._decide_generally(entry, path)
-            asked = found
-            if rules.is_by_client and len(who) <= LONGEST_WHO:
-                self._remember(rules, who, asked)
+            known = rules.client(found)
+            if rules.is_by_client and len(address) + len(user) <= LONGEST_WHO:
+                self._remember(rules, address, user, known)
         self.shadow_denied = False
+        asked = known.asked
         if asked.asks:
-            decision = asked.decide(self._states)
+            plan = rules.plan
+            if plan is not None and known.key:
+                decision = self._states.hit(plan, known.key, rules.cost)
+            else:
+                decision = asked.decide(self._states)
             if not decision.allowed:
-                self._tally(asked.grounds.asked, decision, False)
+                self._tally(asked.grounds.asked, asked.asks, decision, False)
                 self.kinds["limited"] += 1
                 return False
         rules.allowed += 1
         return True
 
-    def _remember(self, rules: RuleSet, who: str, asked: Asked) -> None:
+    def _remember(self, rules: RuleSet, address: str, user: str, known: KnownClient) -> None:
         if self._known >= MOST_KNOWN:
             for one in self._sets.values():
-                one.known.clear()
+                one.by_address.clear()
+                one.by_user.clear()
             self._known = 0
-        rules.known[who] = asked
+        if user and rules.matched.by_user:
+            rules.by_user[f"{len(address)} {address}{user}"] = known
+        else:
+            rules.by_address[address] = known
         self._known += 1
 
     def _view(self, entry: Entry, path: str) -> RequestView:
@@ -211,7 +250,7 @@ class PolicyRun:
 
     def _note(self, verdict: Verdict) -> None:
         if verdict.decision is not None:
-            self._tally(verdict.asked, verdict.decision, False)
+            self._tally(verdict.asked, verdict.decision.asks, verdict.decision, False)
         elif verdict.kind == "deny":
             for rule in verdict.asked:
                 self._of_rule(rule.name, False).denied += 1
@@ -221,12 +260,12 @@ class PolicyRun:
             if shadow.decision is None:
                 self._of_rule(shadow.rule.name, True).denied += 1
             else:
-                self._tally((shadow.rule,), shadow.decision, True)
+                self._tally((shadow.rule,), shadow.decision.asks, shadow.decision, True)
 
-    def _tally(self, rules: Any, decision: Decision, is_shadow: bool) -> None:
+    def _tally(self, rules: Any, asks: Group, decision: Decision, is_shadow: bool) -> None:
+        """Count the rows of a decision, for each rule and each of its limits. `asks` has one ask for each rule."""
         rows = decision.rows
         place = 0
-        asks = decision.asks
         for number, rule in enumerate(rules):
             is_allowed = True
             for limit in asks[number][1]:

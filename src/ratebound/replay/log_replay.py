@@ -16,9 +16,9 @@ from ratebound.replay.outcome_counts import (
     TimeBucket,
     Timeline,
 )
-from ratebound.replay.path_shapes import PathShapes
+from ratebound.replay.path_shapes import ZEROS, PathShapes
 
-MOST_TARGETS: Final = 50_000  # paths whose rules and endpoint are remembered
+MOST_TARGETS: Final = 20_000  # paths whose rules and endpoint are remembered
 LONGEST_PATH: Final = 256  # characters of a path that is remembered
 OTHER: Final = "other"
 
@@ -34,13 +34,6 @@ class Target:
         self.rules_before = rules_before
 
 
-def _remember(targets: dict[str, Target], key: str, target: Target) -> None:
-    if len(key) <= LONGEST_PATH:
-        if len(targets) >= MOST_TARGETS:
-            targets.clear()
-        targets[key] = target
-
-
 class LogReplay:
     """The counts of a log, and the decisions of up to two policies: `run`, and `before`, with which it is compared.
 
@@ -54,6 +47,7 @@ class LogReplay:
         "_by_name",
         "_ipv6",
         "_prefixes",
+        "_remembered",
         "_shaped",
         "_shapes",
         "_skip_refused",
@@ -107,7 +101,8 @@ class LogReplay:
         self.clients = ClientTable(most_clients)
         self.timeline = Timeline()
         self._skip_refused = skip_refused
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, dict[str, Target]] = {}  # by method, and by path with zeros for digits
+        self._remembered = 0
         self._shaped: dict[str, Target] = {}
         self._shapes = PathShapes([one.policy for one in (run, before) if one is not None])
         self._prefixes: dict[str, str] = {}
@@ -117,7 +112,7 @@ class LogReplay:
             rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
         ) or any(match.hosts for one in (run, before) if one is not None for match in one.policy.exempt)
         self._bucket = TimeBucket(0)
-        self._bucket_end = -(1 << 62)
+        self._bucket_end = -(1 << 60)
 
     def feed(self, entries: list[Entry], times: list[int]) -> None:
         """Decide and count entries, each at its time. Times must not step back."""
@@ -145,16 +140,16 @@ class LogReplay:
             target: str = entry[3]
             user: str = entry[6]
             path = target.partition("?")[0] if "?" in target else target
+            zeroed = path.translate(ZEROS)
             if with_hosts:
                 host: str = entry[5]
-                key = f"{method} {host} {path}"
+                zeroed = f"{host} {zeroed}"
                 if host:
                     self.hosts += 1
-            else:
-                key = f"{method} {path}"
-            found = targets.get(key)
+            by_path = targets.get(method)
+            found = None if by_path is None else by_path.get(zeroed)
             if found is None:
-                found = self._target(key, entry, path)
+                found = self._target(zeroed, entry, path)
             name = address if ":" not in address else self._ipv6_name(address)
             if user:
                 self.users += 1
@@ -222,7 +217,9 @@ class LogReplay:
                 self._prefixes[address] = found
         return found
 
-    def _target(self, key: str, entry: Entry, path: str) -> Target:
+    def _target(self, zeroed: str, entry: Entry, path: str) -> Target:
+        """Find the target of a path, and remember it for all paths that are alike but for numbers, if they have the
+        same."""
         method: str = entry[2]
         name, shape = self._shapes.describe(method, path)
         host: str = entry[5] if self._with_hosts else ""
@@ -235,8 +232,19 @@ class LogReplay:
                 None if run is None else run.rules_for(entry, path),
                 None if before is None else before.rules_for(entry, path),
             )
-            _remember(self._shaped, shaped, made)
-        _remember(self._targets, key, made)
+            if len(shaped) <= LONGEST_PATH:
+                if len(self._shaped) >= MOST_TARGETS:
+                    self._shaped.clear()
+                self._shaped[shaped] = made
+        if len(zeroed) <= LONGEST_PATH and self._shapes.is_numbered(path.translate(ZEROS)):
+            if self._remembered >= MOST_TARGETS:
+                self._targets.clear()
+                self._remembered = 0
+            by_path = self._targets.get(method)
+            if by_path is None:
+                by_path = self._targets[method] = {}
+            by_path[zeroed] = made
+            self._remembered += 1
         return made
 
     def _endpoint(self, name: str) -> EndpointCounts:

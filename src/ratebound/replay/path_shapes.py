@@ -2,6 +2,9 @@
 
 Most paths of a log hold ids, and so are new. A plain segment that no rule spells out can only match a parameter, so all
 such segments are alike: `/users/17` and `/users/4711` have the shape `/users/*`, and the rules for it are found once.
+
+Quicker still: if each segment is a number or has no digits, and no rule spells out a number, then the path with zeros
+in place of its digits says all. There are few such paths.
 """
 
 import re
@@ -15,12 +18,14 @@ MOST_KNOWN: Final = 20_000  # segments that are remembered
 LONGEST_SEGMENT: Final = 64
 PLAIN: Final = re.compile(r"[0-9a-z_-]+")
 ANY: Final = "*"  # no plain segment
+ZEROS: Final = str.maketrans("123456789", "000000000")
+NUMBERED: Final = re.compile(r"(?:/(?:0+|[^/0-9]*))+")
 
 
 class PathShapes:
     """The names and shapes of the paths of a log, for some policies."""
 
-    __slots__ = ("_literals", "_names", "_shapes", "is_possible")
+    __slots__ = ("_has_numbers", "_literals", "_names", "_shapes", "is_possible")
 
     def __init__(self, policies: Iterable[Policy]) -> None:
         matches = [match for policy in policies for match in (*(rule.match for rule in policy.rules), *policy.exempt)]
@@ -28,6 +33,7 @@ class PathShapes:
         self._literals = {step for step in steps if isinstance(step, str)}
         # A pattern like /v{n} looks into a segment.
         self.is_possible = all(step is None or isinstance(step, str) for step in steps)
+        self._has_numbers = any(step.isdecimal() for step in self._literals)
         self._names: dict[str, str] = {}
         self._shapes: dict[str, str] = {}
 
@@ -55,6 +61,11 @@ class PathShapes:
                 shapes.append(shape)
         verb = method if method in METHODS else "OTHER"
         return f"{verb} {'/'.join(names)}"[:LONGEST], "/".join(shapes) if is_plain else path
+
+    def is_numbered(self, zeroed: str) -> bool:
+        """Return True if all paths that are alike but for the digits of numbers have the same name and rules. `zeroed`
+        is one of them, with zeros in place of its digits."""
+        return self.is_possible and not self._has_numbers and NUMBERED.fullmatch(zeroed) is not None
 
     def _learn(self, segment: str) -> str:
         name = ID if LIKE_AN_ID.fullmatch(segment) else segment
