@@ -35,7 +35,9 @@ OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 @click.command(short_help="Replay an access log: who would a policy deny, and which limits fit.")
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True)
 @click.option("--policy", "policy_file", metavar="FILE", help="The policy to judge. Without one, limits are suggested.")
-@click.option("--against", metavar="FILE", help="The policy in force: tells who is newly denied, and who is freed.")
+@click.option(
+    "--against", metavar="FILE", help="The policy to compare with: shows who is newly denied, and who is freed."
+)
 @click.option("--suggest", is_flag=True, help="Suggest limits, also if there is a policy.")
 @click.option("--write-policy", metavar="FILE", type=OUTPUT, help="Write the suggested limits as a policy file.")
 @click.option(
@@ -47,15 +49,19 @@ OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 )
 @click.option("--client-field", metavar="FIELD", help="The field of the log that has the client's address.")
 @click.option("--user-field", metavar="FIELD", help="The field of the log that has the user.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=FIELD", help="A header that a field of the log has.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=FIELD", help="A field of the log that holds a request header."
+)
 @click.option("--skip-429", "skip_429", is_flag=True, help="Leave out requests that were answered 429 already.")
-@click.option("--no-spread", is_flag=True, help="Do not spread the requests of one second over it.")
+@click.option(
+    "--no-spread", is_flag=True, help="Let all requests of one second come at once, if the log has whole seconds."
+)
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Clients and endpoints to show."
 )
 @click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write JSON; - is stdout.")
 @click.option("--html", "html_file", metavar="FILE", type=OUTPUT, help="Write a page with pictures; - is stdout.")
-@click.option("--fail-if-denied", metavar="SHARE", help="Exit with status 1 if more is denied: 1%, 0.001.")
+@click.option("--fail-if-denied", metavar="SHARE", help="Exit with status 1 if a larger share is denied: 1%, 0.001.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @ENVIRON
 @FUNCTIONS
@@ -79,13 +85,13 @@ def replay(
     environ: tuple[str, ...],
     module: str | None,
 ) -> None:
-    """Decide every request of an access log by a policy, with the real engine on the log's own clock.
+    """Decide every request of an access log again by a policy, at the times of the log.
 
-    Tells who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
-    suggests limits. LOG is a file, also compressed with gzip, or - for the standard input.
+    Shows who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
+    suggests limits. LOG is a file, plain or compressed (gzip, bzip2, xz), or - for the standard input.
 
-    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage, or 130 after
-    Ctrl-C.
+    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage
+    and for a log without requests, or 130 after Ctrl-C.
 
     \b
     For example: ratebound replay access.log --policy policy.yaml --html report.html

@@ -144,7 +144,7 @@ def _retry_after_passes(clients: Sequence[ClientAnswers]) -> LoadCheck:
         _gathered(lies()),
         "{checked} refusals were followed by a request after their wait, and none contradicts it",
         "{lies} of {checked} refused clients obeyed and were refused again",
-        "no request was sent after a Retry-After had passed: test for longer, or with --probe-within",
+        "no request was sent after a Retry-After had passed: test for longer, or with --probe-within 60s",
     )
 
 
