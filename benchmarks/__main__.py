@@ -46,6 +46,8 @@ from benchmarks.overload import steps as overload_steps
 from benchmarks.redis_capacity import measure_capacity
 from benchmarks.redis_capacity import steps as capacity_steps
 from benchmarks.redis_trips import measure_trips, steps
+from benchmarks.replay import measure_replay
+from benchmarks.replay import steps as replay_steps
 from benchmarks.report import Results, machine, markdown, show, sources
 from benchmarks.service import measure_service
 from benchmarks.service import steps as service_steps
@@ -77,6 +79,8 @@ class Scale(NamedTuple):
     dashboard_rounds: int
     storage_rounds: int
     sending_rounds: int
+    replay_rounds: int
+    replay_lines: int
 
 
 SERVED = ("redis", "overload", "fleet", "service", "dashboard", "loadtest", "client")
@@ -100,6 +104,8 @@ FULL = Scale(
     dashboard_rounds=5,
     storage_rounds=60,
     sending_rounds=7,
+    replay_rounds=3,
+    replay_lines=5_000_000,
 )
 QUICK = Scale(
     rounds=3,
@@ -120,6 +126,8 @@ QUICK = Scale(
     dashboard_rounds=1,
     storage_rounds=7,
     sending_rounds=1,
+    replay_rounds=1,
+    replay_lines=200_000,
 )
 
 
@@ -136,7 +144,10 @@ def main() -> int:
     options = _options()
     builds = chosen(options.builds or ("pure" if options.what in SERVED else "both"))
     results = Results(machine(builds))
-    parts = WORK[options.what](results, QUICK if options.quick else FULL, builds)
+    scale = QUICK if options.quick else FULL
+    if options.lines:
+        scale = scale._replace(replay_lines=options.lines)
+    parts = WORK[options.what](results, scale, builds)
     work = [each for each in parts if (options.only or "") in each.name]
     if not work:
         names = ", ".join(each.name for each in parts)
@@ -164,6 +175,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--builds", choices=(*BUILDS, "both"), help="default both, with servers pure")
     parser.add_argument("--only", metavar="NAME", help="only the parts with NAME in their name, for example gcra")
     parser.add_argument("--picture", metavar="FILE", help="where the picture of overload or of a fleet goes")
+    parser.add_argument("--lines", type=int, metavar="N", help="of the log that is replayed; default 5 million")
     parser.add_argument("--output", metavar="FILE", help="where the JSON goes; the tables go beside it in Markdown")
     return parser.parse_args()
 
@@ -242,6 +254,10 @@ def _loadtest_work(results: Results, scale: Scale, builds: Sequence[str]) -> lis
     return [Work("loadtest", sending_steps(scale.sending_rounds), partial(_send, results, scale))]
 
 
+def _replay_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("replay", replay_steps(scale.replay_rounds, builds), partial(_play, results, scale, builds))]
+
+
 def _client_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
     return [
         Work("outage", len(builds) * outage_steps(), partial(_break_down, results)),
@@ -266,6 +282,7 @@ WORK = {
     "dashboard": _dashboard_work,
     "storages": _storages_work,
     "loadtest": _loadtest_work,
+    "replay": _replay_work,
     "client": _client_work,
 }
 
@@ -312,6 +329,10 @@ def _serve(results: Results, scale: Scale, workers: Sequence[Worker], done: Done
 
 def _overload(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:
     results.overloading = measure_overload(scale.overload_rounds, done)
+
+
+def _play(results: Results, scale: Scale, builds: Sequence[str], workers: Sequence[Worker], done: Done) -> None:
+    results.replaying = measure_replay(scale.replay_lines, scale.replay_rounds, builds, done)
 
 
 def _send(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:

@@ -30,6 +30,7 @@ from benchmarks.memory import Footprint, judge
 from benchmarks.overload import Overloading
 from benchmarks.redis_capacity import Capacity
 from benchmarks.redis_trips import Trips
+from benchmarks.replay import Replaying
 from benchmarks.service import Serving
 from benchmarks.shared_memory import Sharing
 from benchmarks.slices import Slicing
@@ -92,6 +93,7 @@ class Results:
     lasting: list[Lasting] = field(default_factory=list)
     calling: list[Calling] = field(default_factory=list)
     sending: Sending = field(default_factory=Sending)
+    replaying: Replaying = field(default_factory=Replaying)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -109,6 +111,7 @@ class Results:
         judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
         judged += self.webbing.verdicts() + self.overloading.verdicts() + self.sending.verdicts()
+        judged += self.replaying.verdicts()
         judged += [verdict for serving in self.serving for verdict in serving.verdicts()]
         judged += [verdict for watching in self.watching for verdict in watching.verdicts()]
         judged += [verdict for lasting in self.lasting for verdict in lasting.verdicts()]
@@ -138,6 +141,7 @@ class Results:
             "service": [serving.as_json() for serving in self.serving],
             "dashboard": [watching.as_json() for watching in self.watching],
             "loadtest": self.sending.as_json(),
+            "replay": self.replaying.as_json(),
             "storages": [lasting.as_json() for lasting in self.lasting],
             "client": [calling.as_json() for calling in self.calling],
             "required": [_plain(verdict) for verdict in self.verdicts()],
@@ -264,6 +268,7 @@ def sheets(results: Results) -> list[Sheet]:
         *(sheet for lasting in results.lasting for sheet in lasting.sheets()),
         *(sheet for calling in results.calling for sheet in calling.sheets()),
         *results.sending.sheets(),
+        *results.replaying.sheets(),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ratebound.cli.loadtest import loadtest
+from ratebound.cli.loadtest import _mistakes, loadtest
 from ratebound.limit import BUCKETS
 from ratebound.loadtest.arrivals import parse_arrivals
 from ratebound.loadtest.check import FAIL, PASS
@@ -166,6 +166,13 @@ def test_a_limit_that_was_not_reached_is_not_proven(limited_app: str) -> None:
     done = command(f"{limited_app}/unlimited", "--rate", "50/s", "--for", "200ms")
     assert done.exit_code == 3
     assert "was not reached: nothing was refused" in done.stdout
+
+
+def test_ctrl_c_without_a_result_is_not_the_status_of_a_failed_check(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, _mistakes():
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted: there is no result\n"
 
 
 def test_a_limit_that_was_used_up_before_the_test_is_not_proven(limited_app: str) -> None:

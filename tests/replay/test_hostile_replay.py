@@ -1,7 +1,11 @@
 """Replays that could go wrong: identities, odd times, long names, damaged output."""
 
 import gzip
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -153,6 +157,35 @@ def test_gzip_is_found_in_a_pipe_that_gives_one_byte_first() -> None:
     finally:
         thread.join()
         os.close(read_end)
+
+
+def test_an_interrupted_replay_does_not_exit_like_one_that_denies_too_much(tmp_path: Path) -> None:
+    _, policy = written(tmp_path)
+    command = [sys.executable, "-m", "ratebound", "replay", "-", "--policy", str(policy)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdin is not None
+            # More than a pipe holds: when it is written, the command is reading.
+            process.stdin.write(LINE.encode() * 20_000)
+            process.stdin.flush()
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+        finally:
+            process.kill()
+        assert process.returncode == 130
+        assert process.stderr is not None
+        assert process.stderr.read().startswith(b"stopped")
+
+
+def test_a_rule_for_a_host_says_that_the_log_has_no_hosts(tmp_path: Path) -> None:
+    log, policy = written(tmp_path)
+    policy.write_text("rules: [{name: of-host, match: {hosts: api.example.com}, limits: 1/minute}]")
+    plain = CliRunner().invoke(command, [str(log), "--policy", str(policy), "--json", "-"])
+    assert "The log has no hosts, so these rules matched nothing: of-host" in plain.output
+    log.write_text(f"api.example.com:443 {LINE}" * 3)
+    told = CliRunner().invoke(command, [str(log), "--policy", str(policy), "--json", "-"])
+    assert "no hosts" not in told.output
+    assert json.loads(told.stdout)["policy"]["denied"] == 2
 
 
 def written(folder: Path) -> tuple[Path, Path]:

@@ -177,12 +177,16 @@ def _contents(option: str, text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     try:
         if text == "@-":
-            return sys.stdin.buffer.read(MOST_INPUT)
-        with Path(text[1:]).open("rb") as file:
-            return file.read(MOST_INPUT)
+            found = sys.stdin.buffer.read(MOST_INPUT + 1)
+        else:
+            with Path(text[1:]).open("rb") as file:
+                found = file.read(MOST_INPUT + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no file can have this name"
         raise RateboundError(f"option {option}: {shown(text[1:])}: {why}") from None
+    if len(found) > MOST_INPUT:
+        raise RateboundError(f"option {option}: {shown(text[1:])}: expected at most {MOST_INPUT:,} bytes")
+    return found
 
 
 def _secrets(address: SplitResult, headers: Mapping[str, str]) -> tuple[str, ...]:

@@ -120,7 +120,8 @@ def loadtest(
     Requests are sent on a schedule that never waits for answers. The expected limit is that of --limit, else what the
     server's headers say. Only this machine can be tested, unless --allow-remote is given.
 
-    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage, 3 it cannot be said whether the limit was kept.
+    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage, 3 it cannot be said whether the limit was kept,
+    130 interrupted twice.
 
     \b
     For example: ratebound loadtest http://127.0.0.1:8000/ --rate 150/s --for 30s --clients 20
@@ -159,7 +160,7 @@ def loadtest(
 
 @contextmanager
 def _mistakes() -> Iterator[None]:
-    """Exit with status 2 and the message for wrong usage, and for files that cannot be read or written."""
+    """Exit with status 2 and the message for wrong usage and unusable files, and with 130 after Ctrl-C."""
     try:
         yield
     except (RateboundError, ValueError, ModuleNotFoundError) as error:
@@ -168,6 +169,9 @@ def _mistakes() -> Iterator[None]:
     except OSError as error:
         click.echo(f"cannot use {error.filename or 'a file'}: {error.strerror or error}", err=True)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:  # click would exit with 1, which is the status of a check that failed
+        click.echo("interrupted: there is no result", err=True)
+        raise SystemExit(130) from None
 
 
 def _load(rate: str | None, ramp: str | None, burst: str | None, duration: float, seed: int) -> tuple[str, Arrivals]:

@@ -28,6 +28,7 @@ from ratebound.replay.suggested_policy import policy_text
 from ratebound.replay.whole_log import replay_log
 from ratebound.share import read_share
 
+INTERRUPTED = 130  # as shells have it for Ctrl-C; 1 would mean that too much is denied
 OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 
 
@@ -89,8 +90,8 @@ def replay(
     Shows who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
     suggests limits. LOG is a file, plain or compressed (gzip, bzip2, xz), or - for the standard input.
 
-    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage
-    and for a log without requests.
+    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage and for a log without
+    requests, or 130 after Ctrl-C.
 
     \b
     For example: ratebound replay access.log --policy policy.yaml --html report.html
@@ -117,8 +118,12 @@ def replay(
             peaks=PeakTable() if suggests else None,
             skip_refused=skip_429,
         )
-        with _progress(reader, quiet=quiet) as show:
-            replay_log(reader, played, spread=not no_spread, on_batch=show)
+        try:
+            with _progress(reader, quiet=quiet) as show:
+                replay_log(reader, played, spread=not no_spread, on_batch=show)
+        except KeyboardInterrupt:
+            click.echo("stopped before the end of the log: nothing is reported", err=True)
+            sys.exit(INTERRUPTED)
         if not played.requests:
             raise RateboundError(_no_requests(reader, skipped=played.refused if skip_429 else 0))
         report = make_report(

@@ -59,6 +59,7 @@ NEVER: Final = Retry(attempts=1)
 BODIES: Final = frozenset((403, 429, 503, 529))
 READ: Final = 65_536  # bytes of the body of a refusal that are looked at
 DRAINED: Final = 65_536  # bytes of a refused answer that are read so that its connection can be used again
+NOTICED: Final = 0.001  # seconds: to ask for a turn takes some time, too, and that is no wait
 KEY_HEADER: Final = "Idempotency-Key"
 KEYED: Final = ("POST", "PATCH")  # methods that get a key with `idempotency_key=True`
 
@@ -327,8 +328,8 @@ class _CallState:
             timeout = max(self._deadline - self._options.clock(), 0.0)
             turn = yield partial(pacer.wait, url, cost=cost, tokens=tokens, timeout=timeout)
             assert turn is not None
-            if turn.waited > 0:
-                self.waited += turn.waited
+            self.waited += turn.waited
+            if turn.waited >= NOTICED:
                 self._tell(Paced(self._origin, turn.waited))
         ticket = 1 if breaker is None else breaker.admit()
         if not ticket and breaker is not None:

@@ -69,6 +69,7 @@ SLOT_NAP: Final = 0.05
 REFUSED_FOR: Final = 1.0  # seconds, if a refusal says no time
 MOST_CLOSED: Final = 900.0
 TRIES: Final = 8
+LONGEST_NAME: Final = 256  # of a quota that is learned: names are in the shared document
 ONE_MISTAKE: Final = 0  # refusals after which the kind of a quota is given up
 MISTAKES: Final = 2
 MOVED: Final = 2_000  # microseconds by which the end of a window moves before other processes are told
@@ -336,7 +337,8 @@ class PacerCore:
                     nap = random.uniform(SLOT_NAP / 2, SLOT_NAP)
                     wait = 0 if left else None
                 elif i in plan.mirrors and plan.mirrors[i][1].lasts:
-                    wait = plan.mirrors[i][1].lasts
+                    lasts, is_log = plan.mirrors[i][1].lasts, limit.algorithm == "sliding-log"
+                    wait = min(wait, lasts) if is_log and wait is not None else lasts
                 if wait is None and wanted.patience is None:
                     raise RateLimited(decision)
                 longest = max(longest, MAX_PERIOD if wait is None else wait)
@@ -389,6 +391,8 @@ class PacerCore:
         closes = 0.0
         for quota in advice.quotas[:16]:
             units = units_of(quota.unit, granted.wanted)
+            if len(quota.name) > LONGEST_NAME or len(quota.partition or b"") > LONGEST_NAME:
+                units = 0
             if not units:
                 if quota.remaining == 0 and quota.reset_after:
                     closes = max(closes, quota.reset_after)

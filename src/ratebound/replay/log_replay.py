@@ -66,6 +66,7 @@ class LogReplay:
         "empty",
         "first",
         "freed",
+        "hosts",
         "last",
         "newly_denied",
         "peaks",
@@ -99,6 +100,7 @@ class LogReplay:
         self.refused = 0  # answered 429 in the log
         self.empty = 0  # lines without a request
         self.users = 0  # entries that have a user
+        self.hosts = 0  # entries that have a host, if a policy looks at hosts
         self.first = -1
         self.last = -1
         self.statuses: dict[int, int] = {}
@@ -143,7 +145,13 @@ class LogReplay:
             target: str = entry[3]
             user: str = entry[6]
             path = target.partition("?")[0] if "?" in target else target
-            key = f"{method} {path}" if not with_hosts else f"{method} {entry[5]} {path}"
+            if with_hosts:
+                host: str = entry[5]
+                key = f"{method} {host} {path}"
+                if host:
+                    self.hosts += 1
+            else:
+                key = f"{method} {path}"
             found = targets.get(key)
             if found is None:
                 found = self._target(key, entry, path)

@@ -240,6 +240,12 @@ def _policy(given: GivenPolicy | None, replay: LogReplay, denied: int) -> Policy
             f"The log has no users, so these rules counted clients by address: {', '.join(by_user)}. If a field has the"
             " user, name it with --user-field."
         )
+    by_host = [rule.name for rule in run.policy.rules if rule.match.hosts]
+    if by_host and replay.requests and not replay.hosts:
+        notes.append(
+            f"The log has no hosts, so these rules matched nothing: {', '.join(by_host)}. Log it, for example with"
+            " nginx's $host, and give the format."
+        )
     if run.policy.tier_names:
         notes.append("Tiers are known only for the clients that the policy lists.")
     if run.evicted:

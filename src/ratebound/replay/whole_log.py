@@ -17,7 +17,7 @@ def replay_log(
     """Decide and count all entries of a log. `spread` spreads the entries of one second over it, if the log writes
     whole seconds. `on_batch` is called now and then, to show progress. Raises LogError if a log cannot be read."""
     times: EvenTimes | None = None
-    with _few_collections() as collect:
+    with few_collections() as collect:
         for entries in reader:
             if times is None:
                 times = EvenTimes(reader.resolution if spread else 1)
@@ -31,7 +31,7 @@ def replay_log(
 
 
 @contextmanager
-def _few_collections() -> Iterator[Callable[[int], None]]:
+def few_collections() -> Iterator[Callable[[int], None]]:
     """Look for garbage once in COLLECT_EVERY entries, and not for every 700 objects: entries are no garbage, and the
     search took a third of the time."""
     was_enabled = gc.isenabled()
