@@ -87,21 +87,16 @@ def replay(
 ) -> None:
     """Decide every request of an access log again by a policy, at the times of the log.
 
-        Shows who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
-        suggests limits. LOG is a file, plain or compressed (gzip, bzip2, xz), or - for the standard input.
+    Shows who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
+    suggests limits. LOG is a file, plain or compressed (gzip, bzip2, xz), or - for the standard input.
 
-    <<<<<<< HEAD
-        Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage
-        and for a log without requests, or 130 after Ctrl-C.
-    =======
-        Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage and for a log without
-        requests, or 130 after Ctrl-C.
-    >>>>>>> revn
+    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage
+    and for a log without requests, or 130 after Ctrl-C.
 
-        \b
-        For example: ratebound replay access.log --policy policy.yaml --html report.html
-                     ratebound replay access.log --policy new.yaml --against deployed.yaml
-                     ratebound replay access.log --write-policy suggested.yaml
+    \b
+    For example: ratebound replay access.log --policy policy.yaml --html report.html
+                 ratebound replay access.log --policy new.yaml --against deployed.yaml
+                 ratebound replay access.log --write-policy suggested.yaml
     """
     with _mistakes():
         most = None if fail_if_denied is None else _share(fail_if_denied)
