@@ -72,7 +72,7 @@ test-long: .venv/ready compiled servers  ## far more examples, everything on the
 	RATEBOUND_LONG=1 RATEBOUND_EXAMPLES=2000 $(ON_COMPILED) $(PYTEST)
 	$(BIN)/python tools/mutate.py
 
-bench: .venv/bench compiled servers  ## both builds side by side with their peers: memory, shared memory, slices, the web, Redis, databases and the service
+bench: .venv/bench compiled servers  ## both builds side by side with their peers: memory, shared memory, slices, the web, Redis, databases, the service, clients and load tests
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks redis
 	$(BIN)/python -m benchmarks web
@@ -81,6 +81,8 @@ bench: .venv/bench compiled servers  ## both builds side by side with their peer
 	$(BIN)/python -m benchmarks bytes
 	$(BIN)/python -m benchmarks storages
 	$(BIN)/python -m benchmarks service --builds compiled
+	$(BIN)/python -m benchmarks client
+	$(BIN)/python -m benchmarks loadtest
 
 bench-quick: .venv/bench compiled  ## the same in memory, with fewer rounds and keys: for a look, not for a figure
 	$(BIN)/python -m benchmarks --quick

@@ -221,7 +221,11 @@ class AiohttpCaller:
                 cookie_jar=aiohttp.CookieJar(unsafe=True),  # it keeps cookies of IP addresses
             )
 
-        self.session = self.runner.run(opened())
+        try:
+            self.session = self.runner.run(opened())
+        except BaseException:
+            self.runner.close()
+            raise
 
     def call(self, method: str, url: str, *, body: Body = None, headers: Mapping[str, str] | None = None) -> Reply:
         """Send a request and read the whole response."""

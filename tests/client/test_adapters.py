@@ -334,6 +334,14 @@ def test_calls_wait_for_their_turn(make: Make, library: str, server: Scripted) -
     assert of_kind(events, Paced)
 
 
+def test_a_call_that_has_its_turn_at_once_is_no_wait(make: Make, server: Scripted) -> None:
+    events: list[Any] = []
+    caller = make(listeners=[events.append])
+    for _ in range(5):
+        caller.call("GET", server.url)
+    assert all(event.seconds >= 0.001 for event in of_kind(events, Paced))
+
+
 def test_a_limit_is_learned_from_headers(make: Make, server: Scripted) -> None:
     server.plays(Play(200, quota(2, 1, 1000)), Play(200, quota(2, 0, 1000)))
     caller = make(retry=Retry(within=1.0))
@@ -382,6 +390,33 @@ def test_a_long_refusal_of_a_stream_is_not_read_to_its_end(make: Make, server: S
     seen: list[bytes] = []
     assert make().stream(server.url, seen.append, parts=1) == 200
     assert (seen, server.connections) == ([b"one"], 2)
+
+
+@pytest.mark.usefixtures("no_sleep")
+@pytest.mark.parametrize("headers", [AT_ONCE, {**AT_ONCE, **JSON}], ids=["text", "json"])
+def test_a_refusal_that_comes_drop_by_drop_is_not_waited_for(
+    make: Make, server: Scripted, headers: dict[str, str]
+) -> None:
+    """The time-out of a read begins anew with every byte."""
+    drops, done = 0, threading.Event()
+    server.plays(Play(429, headers, parts=(b"x",) * 1000))
+
+    def drip() -> None:
+        nonlocal drops
+        while drops < 300 and not done.wait(0.05):
+            server.let_go()
+            drops += 1
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        seen: list[bytes] = []
+        assert make().stream(server.url, seen.append, parts=1) == 200
+        assert b"".join(seen) == DONE
+        assert drops < 300
+    finally:
+        done.set()
+        dripping.join()
 
 
 @pytest.mark.usefixtures("no_sleep")

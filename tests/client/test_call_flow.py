@@ -307,7 +307,7 @@ def test_an_abandoned_call_gives_its_probe_back() -> None:
         ({"retries": 3}, "unknown options: retries; expected some of: retry, pacer"),
         ({"retry": 3}, "retry is 3"),
         ({"pacer": "50/second"}, "pacer is '50/second'"),
-        ({"pacer": AsyncPacer("50/second")}, "expected a pacer, for example Pacer"),
+        ({"pacer": AsyncPacer("50/second")}, "expected the pacer of synchronous code, for example Pacer"),
         ({"budget": 0.1}, "budget is 0.1"),
         ({"breaker": True}, "breaker is True"),
         ({"listeners": ["log"]}, "listeners is"),

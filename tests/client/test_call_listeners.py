@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from ratebound.client import CircuitBreaker, Retry
 from ratebound.client.call import CallOptions
 from ratebound.client.call_events import (
+    BECAUSE,
     Attempted,
     BudgetExhausted,
     CallEvent,
@@ -24,7 +25,7 @@ from ratebound.client.call_events import (
     Paced,
     Retrying,
 )
-from ratebound.client.call_log import BECAUSE, CallLogListener
+from ratebound.client.call_log import CallLogListener
 from ratebound.client.otel import OpenTelemetryCallListener
 from ratebound.client.prometheus import PrometheusCallListener
 from ratebound.testing import FakeClock

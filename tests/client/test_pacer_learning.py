@@ -77,6 +77,24 @@ def test_a_window_that_is_used_up_is_waited_for() -> None:
     assert [(limit.name, limit.limit, limit.kind) for limit in pacer.limits()] == [("default", 100, "window")]
 
 
+def test_a_bucket_that_is_used_up_at_once_is_not_waited_for_as_long_as_a_log() -> None:
+    """Its short resets may be those of a window that ends soon. When that end has passed, a bucket has units again."""
+    clock = FakeClock()
+    pacer = paced(clock)
+    for remaining in reversed(range(30)):
+        pacer.wait(URL).answered(200, fields(30, remaining, 2, 60))
+    begin = clock.now
+    pacer.wait(URL, timeout=10)
+    assert 1_000_000 <= clock.now - begin <= 5_000_000
+    assert [limit.kind for limit in pacer.limits()] == ["bucket"]
+
+
+def test_long_names_do_not_fill_the_shared_document() -> None:
+    pacer = paced(FakeClock())
+    pacer.wait(URL).answered(200, fields(100, 99, 40, 60, name="x" * 20_000))
+    assert pacer.limits() == []
+
+
 def test_what_one_pacer_learned_is_known_to_another() -> None:
     clock = FakeClock()
     storage = MemoryStorage(clock=clock)

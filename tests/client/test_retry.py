@@ -3,6 +3,7 @@
 import math
 import random
 import threading
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -115,25 +116,33 @@ def test_a_hostile_wait_is_harmless(value: str) -> None:
     assert wait is None or 0 <= wait <= 60
 
 
+def test_durations_may_be_timedeltas() -> None:
+    backoff = Backoff(first=timedelta(seconds=1), most=timedelta(minutes=1))
+    assert (backoff.first, backoff.most) == (1.0, 60.0)
+    assert Retry(within=timedelta(minutes=2)).within == 120.0
+    assert RetryBudget(period=timedelta(minutes=1)).period == 60.0
+    CircuitBreaker(interval=timedelta(seconds=10), lease=timedelta(minutes=1))
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
         (lambda: Retry(attempts=0), "attempts is 0"),
         (lambda: Retry(attempts=True), "attempts is True"),
-        (lambda: Retry(within=math.inf), "within is inf"),
-        (lambda: Retry(within=-1), "within is -1"),
+        (lambda: Retry(within=math.inf), "within must be seconds .* not inf"),
+        (lambda: Retry(within=-1), "within must be seconds .* not -1"),
         (lambda: Retry(statuses=(429, 1000)), "statuses has \\[1000\\]"),
         (lambda: Retry(methods="GET"), "methods is 'GET'"),
         (lambda: Retry(backoff="full"), "backoff is 'full'"),  # type: ignore[arg-type]
         (lambda: Backoff("half"), "jitter is 'half'"),  # type: ignore[arg-type]
-        (lambda: Backoff(first=0), "first is 0"),
+        (lambda: Backoff(first=0), "first must be seconds .* not 0"),
         (lambda: Backoff(first=60), "first is 60 and most is 30"),
-        (lambda: Backoff(most=math.nan), "most is nan"),
+        (lambda: Backoff(most=math.nan), "most must be seconds .* not nan"),
         (lambda: RetryBudget(-0.1), "share is -0.1"),
         (lambda: RetryBudget(period=0), "period is 0"),
         (lambda: RetryBudget(floor=-1), "floor is -1"),
         (lambda: CircuitBreaker(failures=0), "failures is 0"),
-        (lambda: CircuitBreaker(interval=0), "interval is 0"),
+        (lambda: CircuitBreaker(interval=0), "interval must be seconds .* not 0"),
     ],
 )
 def test_wrong_options_are_named(make: object, named: str) -> None:

@@ -383,3 +383,11 @@ def test_the_command_is_listed_and_runs() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" not in done.stderr
+
+
+def test_data_that_is_too_long_is_not_cut_off(tmp_path: Path) -> None:
+    """Half of a body must not be sent."""
+    (tmp_path / "data").write_bytes(b"x" * 10_000_001)
+    found = CliRunner().invoke(call, ["http://127.0.0.1:9/", "--data", f"@{tmp_path / 'data'}"])
+    assert found.exit_code == 2
+    assert "expected at most 10,000,000 bytes" in found.output

@@ -22,6 +22,7 @@ LIMITS = {
     "sliding-counter": "20/second sliding-counter",
     "two": "10/second; 16/2 seconds fixed-window",
     "unlimited": "1000000/second",
+    "hourly": "3/hour",
     "fast-refill": "30/second burst 7",  # headers say 7 in 1 second
     "odd-window": "6/1500ms fixed-window",  # headers say 6 in 2 seconds
     "long-queue": "4/second burst 40 leaky-bucket",  # the middleware refuses what would wait for more than a second

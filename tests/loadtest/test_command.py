@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ratebound.cli.loadtest import loadtest
+from ratebound.cli.loadtest import _mistakes, loadtest
 from ratebound.limit import BUCKETS
 from ratebound.loadtest.arrivals import parse_arrivals
 from ratebound.loadtest.check import FAIL, PASS
@@ -168,6 +168,24 @@ def test_a_limit_that_was_not_reached_is_not_proven(limited_app: str) -> None:
     assert "was not reached: nothing was refused" in done.stdout
 
 
+def test_ctrl_c_without_a_result_is_not_the_status_of_a_failed_check(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, _mistakes():
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted: there is no result\n"
+
+
+def test_a_limit_that_was_used_up_before_the_test_is_not_proven(limited_app: str) -> None:
+    """The server may as well refuse everything: CI must not pass."""
+    load = (f"{limited_app}/hourly", "--rate", "50/s", "--for", "200ms", "--limit", "3/hour")
+    assert "granted 3, allowed 3" in command(*load).stdout
+    again = command(*load)
+    assert again.exit_code == 3
+    assert "UNKNOWN  The limit was kept: every request was refused" in again.stdout
+    assert "no refusal" not in again.stdout
+    assert "no rate limit headers" not in again.stdout
+
+
 def test_a_server_that_does_not_answer_cannot_be_judged() -> None:
     done = command(f"http://{HOST}:{free_port()}/", "--rate", "20/s", "--for", "300ms", "--limit", "5/second")
     assert done.exit_code == 3
@@ -229,11 +247,10 @@ def test_clients_on_another_machine_need_an_identity() -> None:
     assert "how does the server tell 20 clients apart?" in done.stderr
 
 
-def test_without_its_packages_the_command_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['httptools'] = None; sys.argv = ['ratebound', 'loadtest', 'URL', '--rate', '5/s'];"
-        "from ratebound.cli import main; main()"
-    )
+@pytest.mark.parametrize("package", ["httptools", "h2"])
+def test_without_its_packages_the_command_says_what_to_install(package: str) -> None:
+    load = ["ratebound", "loadtest", "http://127.0.0.1:9/", "--rate", "5/s", "--http2"]
+    code = f"import sys; sys.modules['{package}'] = None; sys.argv = {load}; from ratebound.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr == 'httptools is not installed. Run: pip install "ratebound[loadtest]"\n'
+    assert done.stderr == f'{package} is not installed. Run: pip install "ratebound[loadtest]"\n'

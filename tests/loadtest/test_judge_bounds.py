@@ -1,5 +1,7 @@
 """The bounds of what a limit can have granted: never against an honest server, and exact if instants are known."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -149,6 +151,20 @@ def test_a_fixed_window_is_judged_at_any_alignment(extra: int) -> None:
     answers[5] = bool(extra)
     found = contradictions([limit], seen([Span(now, now) for now in instants], answers))
     assert len(found.surplus) == extra
+
+
+def test_trials_of_alignments_take_no_memory_together() -> None:
+    """The server refuses now and then although there is room, so every alignment is tried to its end."""
+    limit = Limit(5, 1000, 0, "fixed-window")
+    instants = range(0, 60_000, 37)
+    answers = [granted and k % 7 > 0 for k, granted in enumerate(decide([limit], instants))]
+    shown = seen([Span(now - 20, now + 20) for now in instants], answers)
+    tracemalloc.start()
+    try:
+        assert contradictions([limit], shown).unfounded
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_more_than_two_windows_hold_is_too_much_at_every_alignment() -> None:

@@ -79,7 +79,7 @@ def test_the_count_of_a_sliding_log_is_found(count: int, period: int, seed: int)
 
 def test_without_a_refusal_nothing_is_found() -> None:
     answers = answers_of(parse_limit("1000/second"), rate=100, seconds=2, seed=1, origin=0)
-    assert find_limit({0: answers}).words == "no refusal: the limit, if there is one, was not reached"
+    assert find_limit({0: answers}).words == "unknown: requests of a client were never both granted and refused"
 
 
 def test_a_period_longer_than_the_test_is_not_guessed() -> None:

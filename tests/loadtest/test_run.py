@@ -152,6 +152,22 @@ def test_a_body_is_read_to_its_end_before_the_answer_counts() -> None:
     assert all(answer.done - answer.sent >= 0.29 for answer in run.answers)
 
 
+def test_fields_after_a_body_are_dropped() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-RateLimit-Limit: 5\r\nX-RateLimit-Remaining: 4\r\n\r\n"
+    fields = b"X-RateLimit-Remaining: 3\r\n" * 100_000  # 2.6 MB, which nobody keeps
+    with scripted(always(head, b"0\r\n", fields, b"\r\n")) as server:
+        run = ran(server.url, "burst 3 every 1s", 0.1)
+    assert ends(run) == {200: 3}
+    assert all([quota.remaining for quota in answer.quotas] == [4] for answer in run.answers)
+
+
+def test_fields_that_tell_limits_are_bounded() -> None:
+    fields = b"".join(b"X-RateLimit-Limit: %d\r\n" % number for number in range(5_000))
+    with scripted(always(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", fields, b"\r\n")) as server:
+        run = ran(server.url, "burst 3 every 1s", 0.1)
+    assert ends(run) == {200: 3}
+
+
 def test_an_answer_that_does_not_come_is_a_timeout() -> None:
     def answer(connected: Connected, head: bytes) -> None:
         if b"/slow" not in head:
@@ -319,6 +335,13 @@ def test_a_probe_after_the_end_is_sent_within_its_time_or_counted() -> None:
             run = ran(server.url, "10/s", 0.1, obey=True, probe_within=within)
         assert (run.probes, run.probes_left) == (probes, 1 - probes)
         assert [answer.status for answer in run.answers] == [429] + [200] * probes
+
+
+def test_a_server_that_says_to_retry_at_once_is_not_flooded_with_probes() -> None:
+    with scripted(always(b"HTTP/1.1 429 No\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n")) as server:
+        run = ran(server.url, "10/s", 0.95, obey=True)
+    assert run.due == 10 == run.sent + run.held
+    assert 1 <= run.probes <= 10
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "[2001:db8::1]", "0.0.0.0", "10.0.0.1", "[::ffff:192.0.2.1]"])

@@ -120,6 +120,38 @@ def test_wrong_usage_exits_with_2(log: Path, policy: Path, arguments: list[str],
     assert words in done.output
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments", "words"),
+    [
+        ("", [], "no request was found: 0 lines"),
+        (line(1), ["--log-format", "json"], "1 of them malformed as format json; the first is: 192.0.2.1"),
+        (line(1, status=429), ["--skip-429"], "1 answered 429, which --skip-429 leaves out"),
+    ],
+)
+def test_a_log_without_requests_proves_nothing(
+    tmp_path: Path, policy: Path, text: str, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "empty.log").write_text(text)
+    checked = run(tmp_path / "empty.log", "--policy", policy, "--fail-if-denied", "1%", *arguments)
+    assert (checked.exit_code, words in checked.stderr) == (2, True), checked.output
+    written = tmp_path / "suggested.yaml"
+    assert run(tmp_path / "empty.log", "--write-policy", written, *arguments).exit_code == 2
+    assert not written.read_text()
+
+
+def test_a_short_log_does_not_tell_what_clients_use_in_an_hour(log: Path, policy: Path) -> None:
+    words = "The log covers 1 min, less than an hour."
+    assert words in run(log, width=200).stdout
+    assert words not in run(log, "--policy", policy, width=200).stdout
+
+
+def test_only_whole_seconds_are_called_so(tmp_path: Path, log: Path) -> None:
+    words = "The log has whole seconds"
+    assert words in run(log, width=200).stdout
+    (tmp_path / "fine.log").write_text('{"time": "2026-11-16T00:00:00.030Z", "client_ip": "192.0.2.1", "url": "/"}\n')
+    assert words not in run(tmp_path / "fine.log", width=200).stdout
+
+
 def test_a_missing_log_exits_with_2(policy: Path) -> None:
     done = run("missing.log", "--policy", policy)
     assert done.exit_code == 2

@@ -76,11 +76,11 @@ def call(
     """Send a request to URL, and show what the API says about its limits: each quota, what a refusal means, when to
     retry, and what is unclear or contradictory in its fields.
 
-    It knows the drafts of the IETF and the fields of many vendors. Redirects are not followed. Nothing of the request
-    but its method and its URL without user and query is printed. To keep a token out of the list of processes, put its
-    header field into a file: -H @FILE.
+    It knows the drafts of the IETF and the fields of many vendors. Redirects are not followed. Of the request,
+    only the method and the URL are printed, without user and query. Other users of the machine can see the arguments of
+    a command, so put a token into a file: -H @FILE.
 
-    The exit status is 0 if an answer has come, also a refusal, 1 without one, and 2 for wrong usage.
+    The exit status is 0 if the server answered, even with a refusal, 1 if no answer came, and 2 for wrong usage.
 
     \b
     For example: ratebound call https://api.github.com/rate_limit
@@ -177,12 +177,16 @@ def _contents(option: str, text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     try:
         if text == "@-":
-            return sys.stdin.buffer.read(MOST_INPUT)
-        with Path(text[1:]).open("rb") as file:
-            return file.read(MOST_INPUT)
+            found = sys.stdin.buffer.read(MOST_INPUT + 1)
+        else:
+            with Path(text[1:]).open("rb") as file:
+                found = file.read(MOST_INPUT + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no file can have this name"
         raise RateboundError(f"option {option}: {shown(text[1:])}: {why}") from None
+    if len(found) > MOST_INPUT:
+        raise RateboundError(f"option {option}: {shown(text[1:])}: expected at most {MOST_INPUT:,} bytes")
+    return found
 
 
 def _secrets(address: SplitResult, headers: Mapping[str, str]) -> tuple[str, ...]:

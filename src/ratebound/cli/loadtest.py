@@ -45,25 +45,38 @@ COLOURS = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
     help="How the server tells clients apart: 'header:X-Api-Key=key-{n}', 'query:key=key-{n}', 'bearer:@tokens.txt',"
     " 'forwarded' (X-Forwarded-For) or 'source' (127.0.0.2, …; the default for several clients on loopback).",
 )
-@click.option("--assign", type=click.Choice(ASSIGNMENTS), default="round-robin", show_default=True)
-@click.option("--limit", "limit_text", metavar="LIMITS", help="What the server should keep: '100/minute'.")
+@click.option(
+    "--assign",
+    type=click.Choice(ASSIGNMENTS),
+    default="round-robin",
+    show_default=True,
+    help="How requests are distributed to clients.",
+)
+@click.option(
+    "--limit",
+    "limit_text",
+    metavar="LIMITS",
+    help="The limit that the server should keep: '100/minute'. Without it, the limit of its headers.",
+)
 @click.option("--shared", is_flag=True, help="All clients share the limit.")
 @click.option(
     "--refused",
     type=click.IntRange(400, 599),
     multiple=True,
     metavar="STATUS",
-    help="What a refusal is; 429 if not given.",
+    help="The status of a refusal, if it is not 429.",
 )
 @click.option("--method", default="GET", show_default=True)
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="A header of every request.")
 @click.option("--body", default="", metavar="TEXT", help="The body of every request, or @FILE.")
-@click.option("--http2", is_flag=True, help="Speak HTTP/2: by TLS, or with prior knowledge on http://.")
+@click.option("--http2", is_flag=True, help="Speak HTTP/2: negotiated by TLS, or without negotiation on http://.")
 @click.option("--obey", is_flag=True, help="Refused clients wait as Retry-After says, and then send one probe.")
-@click.option("--probe-within", metavar="TIME", help="Wait so long for probes after the end. With --obey.")
+@click.option(
+    "--probe-within", metavar="TIME", help="How long to wait for probes after the end of the load. Implies --obey."
+)
 @click.option("--timeout", default="10s", show_default=True, metavar="TIME", help="The longest wait for an answer.")
-@click.option("--seed", type=int, default=0, help="Fixes everything that is random.")
-@click.option("--assert", "asserted", multiple=True, metavar="BOUND", help="A further check: 'p99<50ms'.")
+@click.option("--seed", type=int, default=0, help="The seed of all random choices, to repeat a test.")
+@click.option("--assert", "asserted", multiple=True, metavar="BOUND", help="Fail unless this holds: 'p99<50ms'.")
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write JSON; - is stdout.")
 @click.option(
     "--html", "html_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write a page with pictures."
@@ -107,7 +120,8 @@ def loadtest(
     Requests are sent on a schedule that never waits for answers. The expected limit is that of --limit, else what the
     server's headers say. Only this machine can be tested, unless --allow-remote is given.
 
-    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage, 3 it cannot be said whether the limit was kept.
+    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage, 3 it cannot be said whether the limit was kept,
+    130 interrupted twice.
 
     \b
     For example: ratebound loadtest http://127.0.0.1:8000/ --rate 150/s --for 30s --clients 20
@@ -146,15 +160,18 @@ def loadtest(
 
 @contextmanager
 def _mistakes() -> Iterator[None]:
-    """Exit with status 2 and the message for wrong usage, and for files that cannot be read or written."""
+    """Exit with status 2 and the message for wrong usage and unusable files, and with 130 after Ctrl-C."""
     try:
         yield
-    except (RateboundError, ValueError) as error:
+    except (RateboundError, ValueError, ModuleNotFoundError) as error:
         click.echo(str(error), err=True)
         raise SystemExit(2) from None
     except OSError as error:
         click.echo(f"cannot use {error.filename or 'a file'}: {error.strerror or error}", err=True)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:  # click would exit with 1, which is the status of a check that failed
+        click.echo("interrupted: there is no result", err=True)
+        raise SystemExit(130) from None
 
 
 def _load(rate: str | None, ramp: str | None, burst: str | None, duration: float, seed: int) -> tuple[str, Arrivals]:

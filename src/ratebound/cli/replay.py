@@ -1,5 +1,6 @@
 """The command `ratebound replay`: what a policy would have decided about the requests of an access log."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ratebound.cli.app import _console
+from ratebound.cli.figures_page import shown
 from ratebound.cli.policy import ENVIRON, FUNCTIONS, _environ, _mistakes
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.replay_page import replay_page
@@ -26,13 +28,16 @@ from ratebound.replay.suggested_policy import policy_text
 from ratebound.replay.whole_log import replay_log
 from ratebound.share import read_share
 
+INTERRUPTED = 130  # as shells have it for Ctrl-C; 1 would mean that too much is denied
 OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 
 
 @click.command(short_help="Replay an access log: who would a policy deny, and which limits fit.")
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True)
 @click.option("--policy", "policy_file", metavar="FILE", help="The policy to judge. Without one, limits are suggested.")
-@click.option("--against", metavar="FILE", help="The policy in force: tells who is newly denied, and who is freed.")
+@click.option(
+    "--against", metavar="FILE", help="The policy to compare with: shows who is newly denied, and who is freed."
+)
 @click.option("--suggest", is_flag=True, help="Suggest limits, also if there is a policy.")
 @click.option("--write-policy", metavar="FILE", type=OUTPUT, help="Write the suggested limits as a policy file.")
 @click.option(
@@ -44,15 +49,19 @@ OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 )
 @click.option("--client-field", metavar="FIELD", help="The field of the log that has the client's address.")
 @click.option("--user-field", metavar="FIELD", help="The field of the log that has the user.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=FIELD", help="A header that a field of the log has.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=FIELD", help="A field of the log that holds a request header."
+)
 @click.option("--skip-429", "skip_429", is_flag=True, help="Leave out requests that were answered 429 already.")
-@click.option("--no-spread", is_flag=True, help="Do not spread the requests of one second over it.")
+@click.option(
+    "--no-spread", is_flag=True, help="Let all requests of one second come at once, if the log has whole seconds."
+)
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Clients and endpoints to show."
 )
 @click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write JSON; - is stdout.")
 @click.option("--html", "html_file", metavar="FILE", type=OUTPUT, help="Write a page with pictures; - is stdout.")
-@click.option("--fail-if-denied", metavar="SHARE", help="Exit with status 1 if more is denied: 1%, 0.001.")
+@click.option("--fail-if-denied", metavar="SHARE", help="Exit with status 1 if a larger share is denied: 1%, 0.001.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @ENVIRON
 @FUNCTIONS
@@ -76,12 +85,13 @@ def replay(
     environ: tuple[str, ...],
     module: str | None,
 ) -> None:
-    """Decide every request of an access log by a policy, with the real engine on the log's own clock.
+    """Decide every request of an access log again by a policy, at the times of the log.
 
-    Tells who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
-    suggests limits. LOG is a file, also compressed with gzip, or - for the standard input.
+    Shows who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
+    suggests limits. LOG is a file, plain or compressed (gzip, bzip2, xz), or - for the standard input.
 
-    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage.
+    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage
+    and for a log without requests, or 130 after Ctrl-C.
 
     \b
     For example: ratebound replay access.log --policy policy.yaml --html report.html
@@ -94,7 +104,7 @@ def replay(
         if policy_file is None and (against is not None or most is not None):
             raise RateboundError("--against and --fail-if-denied need a policy: give --policy FILE")
         suggests = suggest or policy_file is None or write_policy is not None
-        _check_outputs(json_file, html_file, write_policy)
+        _check_outputs(json_file, html_file, write_policy, inputs=[*logs, policy_file, against])
         given = [None if file is None else _given(file, named, module, environ) for file in (policy_file, against)]
         mapping = {"address": client_field, "user": user_field}
         reader = LogReader(
@@ -108,8 +118,14 @@ def replay(
             peaks=PeakTable() if suggests else None,
             skip_refused=skip_429,
         )
-        with _progress(reader, quiet=quiet) as show:
-            replay_log(reader, played, spread=not no_spread, on_batch=show)
+        try:
+            with _progress(reader, quiet=quiet) as show:
+                replay_log(reader, played, spread=not no_spread, on_batch=show)
+        except KeyboardInterrupt:
+            click.echo("stopped before the end of the log: nothing is reported", err=True)
+            sys.exit(INTERRUPTED)
+        if not played.requests:
+            raise RateboundError(_no_requests(reader, skipped=played.refused if skip_429 else 0))
         report = make_report(
             reader,
             played,
@@ -122,6 +138,17 @@ def replay(
         )
         _write(report, played, json_file, html_file, write_policy)
     sys.exit(1 if most is not None and report.denied_share > most else 0)
+
+
+def _no_requests(reader: LogReader, *, skipped: int) -> str:
+    """Return why there is nothing to judge. Without requests no policy denies, and no limit can be suggested."""
+    read = f"no request was found: {reader.lines:,} lines, {reader.malformed:,} of them malformed"
+    if skipped:
+        return f"{read}, and {skipped:,} answered 429, which --skip-429 leaves out"
+    if not reader.malformed:
+        return read
+    first = next((f"; the first is: {shown(one.text)[:100]}" for one in reader.samples), "")
+    return f"{read} as format {reader.format}{first}\nGive the log's own format with --log-format"
 
 
 def _given(file: str, headers: dict[str, str], module: str | None, environ: tuple[str, ...]) -> GivenPolicy:
@@ -141,17 +168,22 @@ def _fields(headers: Sequence[str]) -> dict[str, str]:
 
 
 def _share(text: str) -> float:
-    if text.strip() in ("0", "0%", "0 %"):
-        return 0.0
     try:
+        if float(text.strip().removesuffix("%")) == 0:
+            return 0.0
         return read_share(text if "%" in text else float(text))
     except ValueError:
         raise RateboundError(f"--fail-if-denied {text!r}: expected a share like 1% or 0.001") from None
 
 
-def _check_outputs(*files: str | None) -> None:
+def _check_outputs(*files: str | None, inputs: Sequence[str | None]) -> None:
     if sum(file == "-" for file in files) > 1:
         raise RateboundError("only one of --json, --html and --write-policy can be written to stdout")
+    named = [Path(file).resolve() for file in files if file not in (None, "-", os.devnull)]
+    kept = {Path(file).resolve() for file in inputs if file not in (None, "-", os.devnull)}
+    for path in named:
+        if path in kept or named.count(path) > 1:
+            raise RateboundError(f"{path} would be overwritten: write --json, --html and --write-policy to other files")
     for file in files:
         if file not in (None, "-"):
             try:

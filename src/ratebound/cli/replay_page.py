@@ -10,14 +10,14 @@ from rich.text import Text
 from ratebound.cli.figures_page import shown
 from ratebound.cli.ledger_page import bar
 from ratebound.cli.words import duration
-from ratebound.replay.report import ClientOutcome, PolicyOutcome, ReplayReport
+from ratebound.clock import SECOND
+from ratebound.replay.report import ClientOutcome, PolicyOutcome, ReplayReport, report_notes
 from ratebound.replay.suggest import GroupEvidence, Suggestion
 from ratebound.report.page import percent
 
 WIDTH = 80
 LONGEST = 40  # characters of a name
 BARS = 24  # rows of the picture over time
-SECOND = 1_000_000
 
 
 def replay_page(report: ReplayReport) -> RenderableType:
@@ -229,21 +229,9 @@ def _evidence(group: GroupEvidence, title: str) -> Iterable[RenderableType]:
 
 def _notes(report: ReplayReport) -> Sequence[RenderableType]:
     notes: list[str] = []
-    if report.refused:
-        told = "were left out" if report.skipped else "are counted; --skip-429 leaves them out"
-        notes.append(f"{report.refused:,} requests were answered 429 already. They {told}.")
-    if report.spread:
-        notes.append("Times in the log are coarse: the requests of one second (or its unit) are spread over it evenly.")
-    if report.empty:
-        notes.append(f"{report.empty:,} lines have no request and were not counted.")
-    if report.late:
-        notes.append(f"{report.late:,} lines came too late to be sorted, and got the time of the line before.")
-    for policy in (report.policy, report.before):
-        if policy is not None:
-            notes += policy.notes
-            for one in policy.unjudged:
-                what = " ".join(filter(None, (one.rule and f"rule {one.rule}", one.part)))
-                notes.append(f"Not judged in {name(policy.name)}: {shown(what)}: {one.reason}.")
-    notes += map(shown, report.warnings)
-    notes += [f"Malformed, {name(one.file)} line {one.line}: {shown(one.text)[:60]}" for one in report.samples]
-    return [Text(f"• {note}", style="dim") for note in dict.fromkeys(notes)]
+    for policy in filter(None, (report.policy, report.before)):
+        for one in policy.unjudged:
+            what = " ".join(filter(None, (one.rule and f"rule {one.rule}", one.part)))
+            notes.append(f"Not judged in {name(policy.name)}: {what}: {one.reason}.")
+    notes += report_notes(report)
+    return [Text(f"• {shown(note)}", style="dim") for note in dict.fromkeys(notes)]

@@ -10,11 +10,11 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Unpack
 
-from ratebound.client.body import AsyncRepeatableBody, RepeatableBody
+from ratebound.client.body import LONGEST_READ, AsyncRepeatableBody, RepeatableBody
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call_async
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
-from ratebound.http.received import Lines
+from ratebound.http.client_ip import Lines
 
 try:
     from aiohttp import (
@@ -43,7 +43,6 @@ except ImportError:
     raise ImportError('ratebound.client.aiohttp needs aiohttp 3.12. Run: pip install "ratebound[aiohttp]"') from None
 
 REPEATED_BY_AIOHTTP = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
-DRAIN_TIME = 1.0  # seconds for the rest of a refusal
 
 
 def polite(**options: Unpack[PoliteOptions]) -> "PoliteMiddleware":
@@ -131,9 +130,10 @@ class AiohttpExchange:
     async def read(self, response: ClientResponse, most: int) -> bytes | None:
         """Return the beginning of the body, and put it back."""
         found = bytearray()
-        with suppress(ClientError):
-            while len(found) < most and (part := await response.content.read(most - len(found))):
-                found += part
+        with suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(LONGEST_READ):
+                while len(found) < most and (part := await response.content.read(most - len(found))):
+                    found += part
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             response.content.unread_data(bytes(found))
@@ -142,7 +142,7 @@ class AiohttpExchange:
     async def discard(self, response: ClientResponse, most: int) -> None:
         """Give the connection back: aiohttp does it itself at the end of a body."""
         try:
-            async with asyncio.timeout(DRAIN_TIME if most else 0):
+            async with asyncio.timeout(LONGEST_READ if most else 0):
                 while most > 0 and (part := await response.content.readany()):
                     most -= len(part)
         except (ClientError, TimeoutError):

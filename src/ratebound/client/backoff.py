@@ -15,9 +15,11 @@ import math
 from collections.abc import Callable
 from typing import Final, Literal, get_args
 
+from ratebound.duration import Duration, as_seconds
+
 Jitter = Literal["full", "equal", "decorrelated", "none"]
 JITTERS: Final = get_args(Jitter)
-LONGEST: Final = 86_400.0
+LONGEST: Final = 86_400.0  # seconds: no wait or period of a client may be longer
 DOUBLINGS: Final = 64  # more would only overflow: any `first` has reached `most` by then
 SPREAD: Final = 0.1  # of a server's own wait
 
@@ -27,12 +29,11 @@ class Backoff:
 
     __slots__ = ("first", "jitter", "most")
 
-    def __init__(self, jitter: Jitter = "full", *, first: float = 0.5, most: float = 30.0) -> None:
+    def __init__(self, jitter: Jitter = "full", *, first: Duration = 0.5, most: Duration = 30.0) -> None:
         if jitter not in JITTERS:
             raise ValueError(f"jitter is {jitter!r}: expected one of {', '.join(map(repr, JITTERS))}")
-        for name, value in (("first", first), ("most", most)):
-            if not _is_number(value) or not 0 < value <= LONGEST:
-                raise ValueError(f"{name} is {value!r}: expected seconds above 0 and at most {LONGEST:.0f}")
+        first = as_seconds("first", first, positive=True, most=LONGEST)
+        most = as_seconds("most", most, positive=True, most=LONGEST)
         if first > most:
             raise ValueError(f"first is {first!r} and most is {most!r}: expected first <= most")
         self.jitter: Final = jitter
@@ -63,7 +64,3 @@ class Backoff:
         if self.jitter == "none":
             return server
         return server + random() * min(max(SPREAD * server, self.first), self.most)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

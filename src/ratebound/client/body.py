@@ -6,7 +6,9 @@ generator, or any other iterator, cannot: it is used up, and a retry would send 
 
 import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
+
+LONGEST_READ: Final = 1.0  # seconds for the body of a refusal: a server that sends it drop by drop is not listened to
 
 
 class RepeatableBody:

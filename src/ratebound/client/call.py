@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from ratebound.breaker import Breaker
 from ratebound.client.call_events import (
+    BECAUSE,
     Attempted,
     BudgetExhausted,
     CallEvent,
@@ -59,6 +60,7 @@ NEVER: Final = Retry(attempts=1)
 BODIES: Final = frozenset((403, 429, 503, 529))
 READ: Final = 65_536  # bytes of the body of a refusal that are looked at
 DRAINED: Final = 65_536  # bytes of a refused answer that are read so that its connection can be used again
+NOTICED: Final = 0.001  # seconds: to ask for a turn takes some time, too, and that is no wait
 KEY_HEADER: Final = "Idempotency-Key"
 KEYED: Final = ("POST", "PATCH")  # methods that get a key with `idempotency_key=True`
 
@@ -310,7 +312,7 @@ class _CallState:
         self.attempts = 0
         self.waited = 0.0
         self.last_error: Exception | None = None
-        has_key = any(name.lower() == "idempotency-key" for name, _ in outgoing.headers)
+        has_key = any(name.lower() == KEY_HEADER.lower() for name, _ in outgoing.headers)
         self.added: Lines = ()
         if options.idempotency_key and not has_key and self._method in KEYED:
             self.added = ((KEY_HEADER, uuid4().hex),)
@@ -327,8 +329,8 @@ class _CallState:
             timeout = max(self._deadline - self._options.clock(), 0.0)
             turn = yield partial(pacer.wait, url, cost=cost, tokens=tokens, timeout=timeout)
             assert turn is not None
-            if turn.waited > 0:
-                self.waited += turn.waited
+            self.waited += turn.waited
+            if turn.waited >= NOTICED:
                 self._tell(Paced(self._origin, turn.waited))
         ticket = 1 if breaker is None else breaker.admit()
         if not ticket and breaker is not None:
@@ -390,7 +392,8 @@ class _CallState:
         if self._gave_up == "body":
             error.add_note(f"ratebound: {NotReplayable()}")
         elif self.attempts > 1:
-            error.add_note(f"ratebound: {self.attempts} attempts, {self.waited:.3g} s of waiting; {self._gave_up}")
+            why = BECAUSE.get(self._gave_up, self._gave_up)
+            error.add_note(f"ratebound: {self.attempts} attempts, {self.waited:.3g} s of waiting; {why}")
 
     def report(self) -> CallReport:
         """Return what happened up to now."""
@@ -450,7 +453,10 @@ def _check_pacer(pacer: object, asynchronous: bool) -> None:
     expected = "AsyncPacer" if asynchronous else "Pacer"
     wait = getattr(pacer, "wait", None)
     if not callable(wait) or iscoroutinefunction(wait) is not asynchronous:
-        raise TypeError(f"pacer is {pacer!r}: expected a pacer, for example {expected}('50/second'), or None")
+        kind = "asynchronous" if asynchronous else "synchronous"
+        raise TypeError(
+            f"pacer is {pacer!r}: expected the pacer of {kind} code, for example {expected}('50/second'), or None"
+        )
 
 
 def _report_no_answer(turn: TurnTaken | None) -> Generator[Step, Any, None]:

@@ -67,6 +67,18 @@ class GaveUp(NamedTuple):
     explanation: NotReplayable | None = None
 
 
+# The obstacles of GaveUp in words.
+BECAUSE: Final = {
+    "attempts": "all attempts are made",
+    "within": "the next wait would take too long",
+    "budget": "too many of the last requests were retries",
+    "circuit": "the API is down",
+    "body": "the body of the request can be read only once",
+    "method": "sending it again is not safe",
+    "server": "the server says that a retry is of no use",
+}
+
+
 class BudgetExhausted(NamedTuple):
     """A retry was left out because too many of the last requests were retries."""
 

@@ -5,9 +5,9 @@ kind of line has a budget, so that an outage does not flood the log.
 """
 
 import logging
-from typing import Final
 
 from ratebound.client.call_events import (
+    BECAUSE,
     Attempted,
     CallEvent,
     CircuitClosed,
@@ -19,16 +19,6 @@ from ratebound.client.call_events import (
 )
 from ratebound.clock import Clock
 from ratebound.observe.line_budget import LineBudget
-
-BECAUSE: Final = {
-    "attempts": "all attempts are made",
-    "within": "the next wait would take too long",
-    "budget": "too many of the last requests were retries",
-    "circuit": "the API is down",
-    "body": "the body of the request can be read only once",
-    "method": "sending it again is not safe",
-    "server": "the server says that a retry is of no use",
-}
 
 
 class CallLogListener:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ratebound.breaker import Breaker
+from ratebound.client.backoff import LONGEST
+from ratebound.duration import Duration, as_seconds
 from ratebound.errors import RateboundError
 from ratebound.fork import renew_in_children
 
@@ -38,20 +40,17 @@ class CircuitBreaker:
         self,
         *,
         failures: int = 10,
-        interval: float = 5.0,
-        lease: float = 60.0,
+        interval: Duration = 5.0,
+        lease: Duration = 60.0,
         max_origins: int = 1000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, number in (("failures", failures), ("max_origins", max_origins)):
             if type(number) is not int or number < 1:
                 raise ValueError(f"{name} is {number!r}: expected a whole number, 1 or more")
-        for name, length in (("interval", interval), ("lease", lease)):
-            if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length <= 86_400:
-                raise ValueError(f"{name} is {length!r}: expected seconds above 0 and at most 86400")
         self._failures = failures
-        self._interval = interval
-        self._lease = lease
+        self._interval = as_seconds("interval", interval, positive=True, most=LONGEST)
+        self._lease = as_seconds("lease", lease, positive=True, most=LONGEST)
         self._most = max_origins
         self._clock = clock
         self._breakers: OrderedDict[str, Breaker] = OrderedDict()  # the one used longest ago first

@@ -8,6 +8,7 @@ make is a call of its own. A transport that is given to a client replaces the cl
 `client.post(url, extensions={"ratebound": {"tokens": 1200, "retry": Retry(attempts=2)}})`.
 """
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from ratebound.client.body import decoded_start, rewinding
+from ratebound.client.body import LONGEST_READ, decoded_start, rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call, call_async
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure, Retry
@@ -30,7 +31,6 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError('httpx is not installed. Run: pip install "ratebound[httpx]"', name="httpx") from None
 
 EXTENSION: Final = "ratebound"
-LONGEST_DRAIN: Final = 1.0  # seconds: a server that sends a refusal drop by drop is not listened to
 
 
 class HttpxCircuitOpen(CircuitOpen, httpx.TransportError):
@@ -159,7 +159,7 @@ class _Exchange:
     def discard(self, response: httpx.Response, most: int) -> None:
         with suppress(httpx.HTTPError, httpx.StreamError):
             if _may_drain(response, most):
-                size, ends = 0, time.monotonic() + LONGEST_DRAIN
+                size, ends = 0, time.monotonic() + LONGEST_READ
                 for chunk in response.stream:  # type: ignore[union-attr]
                     size += len(chunk)
                     if size > most or time.monotonic() > ends:
@@ -196,13 +196,14 @@ class _AsyncExchange:
         return decoded_start(await peeked.peek(most), response.headers.get("content-encoding", ""), most)
 
     async def discard(self, response: httpx.Response, most: int) -> None:
-        with suppress(httpx.HTTPError, httpx.StreamError):
+        with suppress(httpx.HTTPError, httpx.StreamError, TimeoutError):
             if _may_drain(response, most):
-                size, ends = 0, time.monotonic() + LONGEST_DRAIN
-                async for chunk in response.stream:  # type: ignore[union-attr]
-                    size += len(chunk)
-                    if size > most or time.monotonic() > ends:
-                        break
+                size = 0
+                async with asyncio.timeout(LONGEST_READ):
+                    async for chunk in response.stream:  # type: ignore[union-attr]
+                        size += len(chunk)
+                        if size > most:
+                            break
         with suppress(httpx.HTTPError, httpx.StreamError):
             await response.aclose()
 
@@ -244,9 +245,9 @@ class _PeekedBody(httpx.SyncByteStream):
         self._error: Exception | None = None
 
     def peek(self, most: int) -> bytes:
-        size = 0
+        size, ends = 0, time.monotonic() + LONGEST_READ
         try:
-            while size < most and (chunk := next(self._rest, None)) is not None:
+            while size < most and time.monotonic() < ends and (chunk := next(self._rest, None)) is not None:
                 self._chunks.append(chunk)
                 size += len(chunk)
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -274,9 +275,9 @@ class _AsyncPeekedBody(httpx.AsyncByteStream):
         self._error: Exception | None = None
 
     async def peek(self, most: int) -> bytes:
-        size = 0
+        size, ends = 0, time.monotonic() + LONGEST_READ
         try:
-            while size < most and (chunk := await anext(self._rest, None)) is not None:
+            while size < most and time.monotonic() < ends and (chunk := await anext(self._rest, None)) is not None:
                 self._chunks.append(chunk)
                 size += len(chunk)
         except (httpx.HTTPError, httpx.StreamError) as error:

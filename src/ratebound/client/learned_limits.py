@@ -77,7 +77,7 @@ class Shape(NamedTuple):
 
 class Mirror(NamedTuple):
     """A limit that is asked for a quota, and the part of its key that is its own. `lasts` is the time in which this
-    limit has no more than it shows: the rest of a window; 0 if units come back steadily."""
+    limit has no more than it shows, the rest of a window, or in which a log is kept to; else 0."""
 
     limit: Limit
     suffix: str
@@ -171,7 +171,8 @@ def _other_period(shape: Shape, sight: Sight) -> bool:
 def _told_by_reset(shape: Shape, sight: Sight, watch: Watch | None) -> Shape:
     """Return the shape with the kind that the reset of a long period tells.
 
-    A short reset is that of a bucket, or of a window that ends soon. A log suits both until that end has passed.
+    A short reset is that of a bucket, or of a window that ends soon. A log suits both until that end has passed. From
+    then on both have what a bucket has, so nobody has to wait for the log's whole period.
     """
     reset, remaining = sight.reset, sight.remaining
     if reset is None or remaining is None:
@@ -188,7 +189,9 @@ def _told_by_reset(shape: Shape, sight: Sight, watch: Watch | None) -> Shape:
         return _with_end(_changed(shape, WINDOW, sight, watch), sight)
     if shape.kind == BUCKET or (watch and watch.first >= 0 and sight.sent - watch.first_at > unit + 2 * SECOND):
         return _changed(shape, BUCKET, sight, watch)
-    return shape._replace(kind=LOG if shape.units <= MOST_IN_LOG else SMOOTH)
+    if shape.units > MOST_IN_LOG:
+        return shape._replace(kind=SMOOTH)
+    return shape._replace(kind=BUCKET, before=LOG, since=sight.received + reset + SETTLING)
 
 
 def _changed(shape: Shape, kind: str, sight: Sight, watch: Watch | None) -> Shape:
@@ -269,8 +272,10 @@ def at(shape: Shape, now: int) -> Shape:
 def mirrored(shape: Shape, now: int, name: str) -> list[Mirror]:
     """Return the limits to ask for a quota at `now`, nearly always one. `name` is for people."""
     if now < shape.since:
-        before = shape._replace(kind=shape.before, since=0)
-        return [*mirrored(before, now, name), *mirrored(at(shape, now)._replace(since=0), now, name)]
+        kept = mirrored(shape._replace(kind=shape.before, since=0), now, name)
+        if shape.before == LOG:
+            kept = [kept[0]._replace(lasts=shape.since - now)]
+        return [*kept, *mirrored(at(shape, now)._replace(since=0), now, name)]
     if shape.kind != WINDOW:
         return [Mirror(_limit_of(shape.kind, shape, name), shape.kind)]
     shape = at(shape, now)

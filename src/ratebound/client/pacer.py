@@ -6,7 +6,7 @@ What both share is in pacing.py, which does no I/O. What is left in each class i
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Self
 
 from ratebound.arguments import as_limits, as_patience, as_sleep
@@ -19,8 +19,9 @@ from ratebound.errors import InvalidLimit
 from ratebound.events import Listener
 from ratebound.flow import run, run_async
 from ratebound.http.advice import read_advice
+from ratebound.http.client_ip import Lines
 from ratebound.http.quota import Advice
-from ratebound.http.received import Lines
+from ratebound.http.received import Lines as ReceivedLines
 from ratebound.limit import Group, Limit, Mode, checked_cost
 from ratebound.notation import parse_limits
 from ratebound.outcome import Row
@@ -37,7 +38,6 @@ from ratebound.switch import switch
 from ratebound.telling import tell_decided
 
 PacedLimits = str | Limit | Iterable[str | Limit] | None
-AnswerHeaders = Mapping[str, str] | Lines
 MAX_NAME = 200
 
 
@@ -145,7 +145,7 @@ class Turn:
         self._end(told=kind is not None)
 
     def answered(
-        self, status: int, headers: AnswerHeaders, body: bytes | None = None, *, now: float | None = None
+        self, status: int, headers: ReceivedLines, body: bytes | None = None, *, now: float | None = None
     ) -> Advice:
         """Learn from the answer, and return what it says about limits. Call it once.
 
@@ -262,7 +262,7 @@ class AsyncTurn:
         await self._end(told=kind is not None)
 
     async def answered(
-        self, status: int, headers: AnswerHeaders, body: bytes | None = None, *, now: float | None = None
+        self, status: int, headers: ReceivedLines, body: bytes | None = None, *, now: float | None = None
     ) -> Advice:
         """Learn from the answer, and return what it says about limits; see `Turn.answered`."""
         advice = read_advice(status, as_lines(headers), body=body, now=now)

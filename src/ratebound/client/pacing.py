@@ -69,8 +69,9 @@ SLOT_NAP: Final = 0.05
 REFUSED_FOR: Final = 1.0  # seconds, if a refusal says no time
 MOST_CLOSED: Final = 900.0
 TRIES: Final = 8
-ONE_MISTAKE: Final = 0  # refusals after which the kind of a quota is given up
-MISTAKES: Final = 2
+LONGEST_NAME: Final = 256  # of a quota that is learned: names are in the shared document
+FORGIVEN: Final = 2  # refusals that a server may make before the kind of its quota is given up
+FORGIVEN_IF_SHORT: Final = 0  # of a quota whose kind its resets do not tell
 MOVED: Final = 2_000  # microseconds by which the end of a window moves before other processes are told
 GATE_COUNT: Final = 10**9  # per 1 000 seconds: one for each microsecond
 
@@ -268,9 +269,13 @@ class PacerCore:
         self.time.see(decision.at, before, self._clock())
         return decision
 
+    def _is_unknown(self, origin: LearnedOrigin) -> bool:
+        """Return True if nothing limits requests to an origin but what its first answer will say."""
+        return self.learn and not (self.limits or origin.answered or origin.silent or origin.quotas)
+
     def _may_go(self, origin: LearnedOrigin) -> bool:
         """Return True unless the first answer of an origin is awaited: one request asks what its limits are."""
-        if not self.learn or self.limits or origin.answered or origin.silent or origin.quotas:
+        if not self._is_unknown(origin):
             return True
         now = self._clock()
         with self._lock:
@@ -282,7 +287,7 @@ class PacerCore:
 
     def _probing(self, origin: LearnedOrigin) -> bool:
         """Return True if the request that goes now is the first of its origin. Others wait for its answer."""
-        if not self.learn or self.limits or origin.answered or origin.silent or origin.quotas:
+        if not self._is_unknown(origin):
             return False
         with self._lock:
             origin.probe_until = self._clock() + PROBE
@@ -336,7 +341,8 @@ class PacerCore:
                     nap = random.uniform(SLOT_NAP / 2, SLOT_NAP)
                     wait = 0 if left else None
                 elif i in plan.mirrors and plan.mirrors[i][1].lasts:
-                    wait = plan.mirrors[i][1].lasts
+                    lasts, is_log = plan.mirrors[i][1].lasts, limit.algorithm == "sliding-log"
+                    wait = min(wait, lasts) if is_log and wait is not None else lasts
                 if wait is None and wanted.patience is None:
                     raise RateLimited(decision)
                 longest = max(longest, MAX_PERIOD if wait is None else wait)
@@ -389,6 +395,8 @@ class PacerCore:
         closes = 0.0
         for quota in advice.quotas[:16]:
             units = units_of(quota.unit, granted.wanted)
+            if len(quota.name) > LONGEST_NAME or len(quota.partition or b"") > LONGEST_NAME:
+                units = 0
             if not units:
                 if quota.remaining == 0 and quota.reset_after:
                     closes = max(closes, quota.reset_after)
@@ -425,7 +433,7 @@ class PacerCore:
                 return
             if advice.refused and known is not None and sight.remaining == 0 and key in granted.left:
                 learned.watch.refusals += 1
-                if learned.watch.refusals > (ONE_MISTAKE if shape.period < TELLING else MISTAKES):
+                if learned.watch.refusals > (FORGIVEN_IF_SHORT if shape.period < TELLING else FORGIVEN):
                     shape = refuted(shape, received)
             learned.shape = shape
             learned.remaining = sight.remaining

@@ -12,7 +12,7 @@ from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, ca
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
 from ratebound.client.urllib3 import discard, failure_of, peek
-from ratebound.http.received import Lines
+from ratebound.http.client_ip import Lines
 
 try:
     from requests import PreparedRequest, Response

@@ -15,11 +15,11 @@ A request is idempotent by its method, or by an Idempotency-Key header. A server
 use (`Advice.should_retry`) is believed.
 """
 
-import math
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from ratebound.client.backoff import LONGEST, Backoff
+from ratebound.duration import Duration, as_seconds
 from ratebound.http.quota import Advice
 
 IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"))
@@ -68,7 +68,7 @@ class Retry:
         self,
         *,
         attempts: int = 4,
-        within: float = 60.0,
+        within: Duration = 60.0,
         statuses: Collection[int] = STATUSES,
         methods: Collection[str] = IDEMPOTENT,
         connection_errors: bool = True,
@@ -76,9 +76,6 @@ class Retry:
     ) -> None:
         if type(attempts) is not int or not 1 <= attempts <= 100:
             raise ValueError(f"attempts is {attempts!r}: expected a whole number from 1 (never retry) to 100")
-        is_number = isinstance(within, int | float) and not isinstance(within, bool) and math.isfinite(within)
-        if not is_number or not 0 <= within <= LONGEST:
-            raise ValueError(f"within is {within!r}: expected seconds from 0 to {LONGEST:.0f}")
         wrong = [status for status in statuses if type(status) is not int or not 100 <= status <= 599]
         if isinstance(statuses, str | bytes) or wrong:
             raise ValueError(f"statuses has {wrong or statuses!r}: expected statuses of HTTP, for example (429, 503)")
@@ -87,7 +84,7 @@ class Retry:
         if backoff is not None and not isinstance(backoff, Backoff):
             raise ValueError(f"backoff is {backoff!r}: expected a Backoff, for example Backoff('full', first=0.5)")
         self.attempts: Final = attempts
-        self.within: Final = float(within)
+        self.within: Final = float(as_seconds("within", within, most=LONGEST))
         self.statuses: Final = frozenset(statuses)
         self.methods: Final = frozenset(method.upper() for method in methods)
         self.connection_errors: Final = bool(connection_errors)

@@ -20,8 +20,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ratebound.client.backoff import LONGEST
+from ratebound.duration import Duration, as_seconds
 from ratebound.fork import renew_in_children
 
+SHORTEST: Final = 0.1  # seconds of a period
 PARTS: Final = 30  # of a period: the oldest is forgotten as a whole, so the period is at most 1/30 shorter than it says
 ONE: Final = 1 - 1e-9  # ten tenths are a little less than one
 
@@ -37,14 +40,15 @@ class RetryBudget:
         self,
         share: float = 0.1,
         *,
-        period: float = 30.0,
+        period: Duration = 30.0,
         floor: int = 3,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 10:
             raise ValueError(f"share is {share!r}: expected a number from 0 to 10, for example 0.1 for 10 %")
-        if isinstance(period, bool) or not isinstance(period, int | float) or not 0.1 <= period <= 86_400:
-            raise ValueError(f"period is {period!r}: expected seconds from 0.1 to 86400")
+        period = as_seconds("period", period, most=LONGEST)
+        if period < SHORTEST:
+            raise ValueError(f"period is {period!r}: expected at least {SHORTEST} seconds")
         if type(floor) is not int or floor < 0:
             raise ValueError(f"floor is {floor!r}: expected a whole number of retries, 0 or more")
         self.share: Final = share

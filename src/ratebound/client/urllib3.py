@@ -7,14 +7,16 @@ underneath, so that nothing is retried twice; `retries` of a request still bound
 """
 
 import io
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
-from ratebound.client.body import rewinding
+from ratebound.client.body import LONGEST_READ, rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
-from ratebound.http.received import Lines
+from ratebound.http.client_ip import Lines
 
 try:
     from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, ProxyManager
@@ -239,9 +241,10 @@ def peek(response: BaseHTTPResponse, most: int) -> tuple[bytes | None, BaseHTTPR
     The bytes are decoded as Content-Encoding says, None if they cannot be. A connection that breaks gives what has come
     until then.
     """
-    raw = b""
+    raw, ends = b"", time.monotonic() + LONGEST_READ
     try:
-        raw = response.read(most, decode_content=False)
+        while len(raw) < most and time.monotonic() < ends and (part := _read_some(response, most - len(raw))):
+            raw += part
     except (HTTPError, OSError) as error:
         whole = _again(response, RejoinedBody(raw, response, error))
     else:
@@ -257,17 +260,42 @@ def discard(response: BaseHTTPResponse, most: int) -> None:
     """Read the rest of a body if it has at most `most` bytes, so that the connection can be used again; or close it."""
     try:
         length = response.length_remaining
-        if most and (length is None or length <= most):
-            left = most
-            while left > 0 and (read := response.read(left, decode_content=False)):
-                left -= len(read)
-            if left > 0:
-                response.release_conn()
-                return
+        if most and (length is None or length <= most) and _is_drained(response, most):
+            response.release_conn()
+            return
     except (HTTPError, OSError):
         pass
     response.close()
     response.release_conn()  # a pool that blocks needs the place of the closed connection
+
+
+def _is_drained(response: BaseHTTPResponse, most: int) -> bool:
+    """Read a body, and return True if it has ended within `most` bytes and LONGEST_READ seconds.
+
+    The time-out of a socket begins anew with every byte, and requests sets none by default.
+    """
+    connected = getattr(response.connection, "sock", None)
+    if connected is None:  # nothing to be used again, or it was given back already
+        return False
+    before, ends = connected.gettimeout(), time.monotonic() + LONGEST_READ
+    try:
+        while most > 0 and (left := ends - time.monotonic()) > 0:
+            connected.settimeout(left)
+            part = _read_some(response, most)
+            if not part:
+                return True
+            most -= len(part)
+        return False
+    finally:
+        with suppress(OSError):
+            connected.settimeout(before)
+
+
+def _read_some(response: BaseHTTPResponse, most: int) -> bytes:
+    """Return the bytes that have come, at most `most`; wait for the first one. Return b"" at the end of the body."""
+    read = getattr(response, "read1", response.read)  # urllib3 before 2.2 has no read1
+    found: bytes = read(most, decode_content=False)
+    return found
 
 
 class RejoinedBody:
@@ -290,6 +318,19 @@ class RejoinedBody:
         if amount is None or not rest:
             self.closed = True
         return found + rest
+
+    def read1(self, amount: int | None = None) -> bytes:
+        """Return bytes that have come, at most `amount`; see `read`."""
+        most = 65_536 if amount is None or amount < 0 else amount
+        found = self._beginning.read(most)
+        if found or not most:
+            return found
+        if self._error is not None:
+            raise self._error
+        rest = _read_some(self._rest, most)
+        if not rest:
+            self.closed = True
+        return rest
 
     def close(self) -> None:
         """Close the connection, unless it was given back."""

@@ -4,8 +4,8 @@ import re
 from functools import lru_cache
 
 from ratebound.http.quota import Quota
-from ratebound.http.ratelimit_fields import MOST_QUOTAS, WINDOWS
-from ratebound.http.received import ReceivedFields
+from ratebound.http.ratelimit_fields import DOUBLE_NAME, MOST_QUOTAS, WINDOWS
+from ratebound.http.received import ReceivedFields, capped
 
 # Names of fields that only this vendor sends. The first vendor that matches counts.
 MARKS = {
@@ -52,7 +52,7 @@ def vendor_of(received: ReceivedFields) -> str:
         return "" if received.get("x-ratelimit-limit") else "Reddit"
     if ";" in received.get("x-ratelimit-limit"):
         return "Envoy"
-    if re.match(r'"[^"]{1,64}" *; *"', received.get("ratelimit-policy")):
+    if DOUBLE_NAME.match(received.get("ratelimit-policy")):
         return "Hugging Face"
     return ""
 
@@ -160,8 +160,7 @@ def _of_endpoint(received: ReceivedFields, name: str) -> Quota | None:
     own_name, value = ENDPOINT.fullmatch(name), ENDPOINT_VALUE.fullmatch(received.get(name))
     if own_name is None or value is None:
         return None
-    after = min(float(value[3]), 86_400.0 * 366)
-    return Quota(own_name[1], int(value[1]), int(value[2]), None, after, kind="window")
+    return Quota(own_name[1], int(value[1]), int(value[2]), None, capped(float(value[3])), kind="window")
 
 
 def _of_day(received: ReceivedFields, name: str) -> Quota | None:

@@ -7,7 +7,18 @@ from collections.abc import Callable
 from html import escape
 
 from ratebound.ledger.report import MonthReport, UsedUnits
-from ratebound.report.page import bar_cell, card, name_cell, number_cell, percent, report_page, table, tiles, visible
+from ratebound.report.page import (
+    bar_cell,
+    card,
+    figure_card,
+    name_cell,
+    number_cell,
+    percent,
+    report_page,
+    table,
+    tiles,
+    visible,
+)
 from ratebound.report.pictures import StackedBar, stacked_bars
 
 MONTHS = (
@@ -92,12 +103,9 @@ def _picture(
     rows = [[name_cell(str(one.day)), *(number_cell(f"{number:,}") for number in one.used)] for one in report.days]
     numbers = table(f"{title}, as numbers", ("day", "units", "allowed", "denied", "overage"), rows)
     kind = "card owing" if name == "units" else "card"
-    return (
-        f'<section class="{kind}" aria-labelledby="{name}-heading"><div class="head"><h2 id="{name}-heading">{title}'
-        f'</h2><div class="legend" aria-hidden="true"><span>{legend[0]}</span><span class="upper">{legend[1]}</span>'
-        f"</div></div><figure>{stacked_bars(name, title, told, bars)}<figcaption>{escape(told)}</figcaption></figure>"
-        f"<details><summary>Numbers of each day</summary>{numbers}</details></section>"
-    )
+    more = f"<details><summary>Numbers of each day</summary>{numbers}</details>"
+    picture = stacked_bars(name, title, told, bars)
+    return figure_card(name, title, legend, picture, told, more=more, kind=kind)
 
 
 def _whole(parts: tuple[int, int]) -> int:

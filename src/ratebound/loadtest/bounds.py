@@ -11,10 +11,11 @@ that cheap:
   as late as possible. Between two begins of spans a limit only recovers, so only the begins need a look.
 
 With exact instants both are the kernel itself. A leaky bucket may refuse what would have to wait longer than the server
-lets a request wait (`max_delay` of our middleware): the longest wait that explains all refusals is tried, too. Windows
-need one thing more: where they begin. A fixed window is tried
-at every alignment that differs for these spans. A sliding counter begins with its first grant, and the span of that
-grant is cut into parts; a part is tried at its beginning, with every span widened by its length.
+lets a request wait (`max_delay` of our middleware): the longest wait that explains all refusals is tried, too.
+
+Windows need one thing more: where they begin. A fixed window is tried at every alignment that differs for these spans.
+A sliding counter begins with its first grant, and the span of that grant is cut into parts; a part is tried at its
+beginning, with every span widened by its length.
 """
 
 import math
@@ -148,7 +149,8 @@ def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) 
     """Return the reading that fewest answers contradict, of all grants and of these refusals."""
     best: PlacedLimit | None = None
     fewest = math.inf
-    for reading in _readings(limit, seen):
+    for placed in _readings(limit, seen):
+        reading = placed(fewest)
         many = len(reading.surplus)
         if many < fewest:
             many += _count_unexplained(unexplained, reading.explains, fewest - many)
@@ -169,21 +171,24 @@ def _count_unexplained(refused: Iterable[Span], explains: Explains, enough: floa
     return many
 
 
-def _readings(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
+def _readings(limit: Limit, seen: ClientSpans) -> Iterator[Callable[[float], PlacedLimit]]:
+    """Return functions that place the limit. They stop to look for surplus grants when they have found so many."""
     if limit.algorithm == "fixed-window":
         yield from _fixed_windows(limit, seen)
     elif limit.algorithm == "sliding-counter":
-        yield _sliding_counter(limit, seen)
+        yield lambda _: _sliding_counter(limit, seen)
     else:
         holding = _Holding(limit, seen)
         full = holding.log() if limit.algorithm == "sliding-log" else holding.bucket()
         surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted))
-        yield PlacedLimit(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
+        placed = PlacedLimit(surplus, holding.explaining(full), True, partial(_fresh, limit), holding.add)
+        yield lambda _: placed
         longest = holding.longest_wait(seen.refused) if limit.algorithm == "leaky-bucket" else None
         if longest is not None:
             surplus = _surplus(limit, _fresh(limit), *_sorted(seen.granted), longest_wait=longest)
             explains = holding.explaining(holding.bucket(longest))
-            yield PlacedLimit(surplus, explains, True, partial(_fresh, limit), holding.add, longest_wait=longest)
+            bounded = PlacedLimit(surplus, explains, True, partial(_fresh, limit), holding.add, longest_wait=longest)
+            yield lambda _: bounded
 
 
 def _fresh(limit: Limit) -> State:
@@ -201,8 +206,9 @@ def _surplus(
     ends: Sequence[int],
     origin: int = 0,
     longest_wait: int | None = None,
+    enough: float = math.inf,
 ) -> list[Contradiction]:
-    """Return the grants that the kernel cannot have made, when it makes each as early as it can."""
+    """Return the grants that the kernel cannot have made, when it makes each as early as it can: `enough` at most."""
     found = []
     now = -FOREVER
     for begin, end in zip(begins, ends, strict=True):
@@ -213,6 +219,8 @@ def _surplus(
         free = now + (FOREVER if row[2] is None else row[2])
         if free > end:
             found.append(Contradiction(Span(begin, end), free))
+            if len(found) >= enough:
+                break
             continue
         now = free
         state.spend(limit.numbers, now - origin, 1, longest_wait, 0)
@@ -246,22 +254,24 @@ class _Holding:
             start = min(span.begin for span in (*seen.granted, *seen.refused, *seen.unknown))
             self.begins = sorted([*[start] * limit.burst, *self.begins])
             self.ends = sorted([*[start] * limit.burst, *self.ends])
-
-        self._known: list[dict[int, bool]] = []
+        self._added = 0
 
     def add(self, span: Span) -> None:
         """Count a span as a grant from now on."""
         insort(self.begins, span.begin - self.widened)
         insort(self.ends, span.end)
-        for known in self._known:
-            known.clear()
+        self._added += 1
 
     def explaining(self, full: Full) -> Explains:
         """Return a function that returns True if the limit can have been used up at an instant of a span."""
         known: dict[int, bool] = {}
-        self._known.append(known)
+        added = self._added
 
         def is_full(now: int) -> bool:
+            nonlocal added
+            if added != self._added:
+                added = self._added
+                known.clear()
             if now not in known:
                 known[now] = full(now)
             return known[now]
@@ -278,9 +288,8 @@ class _Holding:
     def bucket(self, longest_wait: int | None = None) -> Full:
         """Compute with times in 1/count microseconds, so that nothing is rounded."""
         count = self.limit.count
-        least = (
-            self.limit.burst - 1
-        ) * self.limit.period_us + count  # a request conforms from its whole microsecond on
+        # A request conforms from its whole microsecond on.
+        least = (self.limit.burst - 1) * self.limit.period_us + count
         if longest_wait is not None:
             least = min(least, longest_wait * count + 1)
         wait = self._waits()
@@ -345,7 +354,7 @@ class _Holding:
         return full
 
 
-def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
+def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Callable[[float], PlacedLimit]]:
     """Return a reading for each alignment that differs for these spans.
 
     Whether a begin or an end is in a window changes only where a window begins there.
@@ -353,10 +362,14 @@ def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[PlacedLimit]:
     begins, ends = _sorted(seen.granted)
     holding = _Holding(limit, seen)
     origins, complete = _alignments(limit.period_us, seen)
-    for origin in origins:
-        surplus = _surplus(limit, _fresh(limit), begins, ends, origin)
+
+    def placed(origin: int, enough: float) -> PlacedLimit:
+        surplus = _surplus(limit, _fresh(limit), begins, ends, origin, enough=enough)
         explains = holding.explaining(holding.fixed(origin))
-        yield PlacedLimit(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
+        return PlacedLimit(surplus, explains, complete, partial(_fresh, limit), holding.add, origin)
+
+    for origin in origins:
+        yield partial(placed, origin)
 
 
 def _alignments(period: int, seen: ClientSpans) -> tuple[list[int], bool]:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
+from ratebound.clock import SECOND
 from ratebound.loadtest.bounds import ClientSpans
 from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
 
 LEAST_SHARE = 0.5  # a client that gets less than this share of what it deserves is starved
-MICROSECOND = 1_000_000
 
 
 class Fairness(NamedTuple):
@@ -50,7 +50,7 @@ def _longest_without(spans: ClientSpans) -> tuple[float, float, float]:
     first, last = min(span.begin for span in every), max(span.end for span in every)
     edges = [first, *(span.end for span in sorted(spans.granted)), last]
     length, begin = max((after - before, before) for before, after in pairwise(edges))
-    return length / MICROSECOND, begin / MICROSECOND, (begin + length) / MICROSECOND
+    return length / SECOND, begin / SECOND, (begin + length) / SECOND
 
 
 def fairness_check(fairness: Fairness, clients: int) -> LoadCheck:

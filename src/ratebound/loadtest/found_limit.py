@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
 from ratebound.limit import MAX_PERIOD, Limit
 from ratebound.loadtest.bounds import FOREVER, ClientSpans, Span, contradictions
 
-SECOND = 1_000_000
 CLIENTS = 3  # those with the most answers are looked at
 ANSWERS = 4_000  # grants of a client, and refusals, that are looked at
 QUEUES = 4  # times as long as refusals take grants that have waited in a queue
@@ -42,7 +42,7 @@ class FoundLimit(NamedTuple):
     def words(self) -> str:
         """The limit in words."""
         if not self.at_once and not self.limits:
-            return "no refusal: the limit, if there is one, was not reached"
+            return "unknown: requests of a client were never both granted and refused"
         if not self.limits:
             return f"{self.at_once} at once, then none for at least {self.silence:.1f} s"
         first = self.limits[0]

@@ -17,6 +17,7 @@ except ModuleNotFoundError:  # pragma: no cover
 
 MAX_HEAD = 256 * 1024
 MAX_ANSWER = 64 * 1024 * 1024
+MAX_LINES = 256  # fields that tell limits
 MAX_NAMES = 4096  # spellings of header names that are remembered
 
 CLOSED = ERROR_NUMBERS["closed"]
@@ -200,13 +201,16 @@ class Http1Wire:
     # The parser calls these
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header that tells limits; note how the body ends."""
+        """Keep a header that tells limits; note how the body ends. Fields after the body are dropped, like the body."""
+        if self._has_head:
+            return
         kind = _kinds.get(name)
         if kind is None:
             kind = _kind(name)
         if kind:
             if kind == LIMITS:
-                self._lines.append((name, value))
+                if len(self._lines) < MAX_LINES:
+                    self._lines.append((name, value))
             elif kind == FRAMING:
                 self._has_framing = True
             elif kind == DATE:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ratebound.clock import SECOND
 from ratebound.limit import Limit
 from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.bounds import ClientSpans, Contradictions, Span, contradictions
 
-MICROSECOND = 1_000_000
 EVERYONE = -1  # the client of a verdict on a limit that all clients share
 EXAMPLES = 3  # contradictions of a client that are told in words
 TOLERANCE = 0.001  # seconds by which the clocks of client and server may drift apart within a run
@@ -63,9 +63,7 @@ def spans_by_client(
         if not answer.status and answer.error in NEVER_SENT:
             continue
         client = EVERYONE if shared else answer.client
-        span = Span(
-            math.floor((answer.sent - tolerance) * MICROSECOND), math.ceil((answer.done + tolerance) * MICROSECOND)
-        )
+        span = Span(math.floor((answer.sent - tolerance) * SECOND), math.ceil((answer.done + tolerance) * SECOND))
         granted, denied, unknown = found.setdefault(client, ([], [], []))
         if answer.status in refused:
             denied.append(span)
@@ -124,7 +122,7 @@ def _verdict(client: int, spans: ClientSpans, found: Contradictions) -> ClientVe
         few,
         found.settled,
         tuple(evidence),
-        None if found.longest_wait is None else found.longest_wait / MICROSECOND,
+        None if found.longest_wait is None else found.longest_wait / SECOND,
     )
 
 
@@ -133,4 +131,4 @@ def _when(span: Span) -> str:
 
 
 def _seconds(instant: int) -> str:
-    return f"{max(instant, 0) / MICROSECOND:.3f} s"
+    return f"{max(instant, 0) / SECOND:.3f} s"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from ratebound.clock import SECOND
 from ratebound.limit import Limit
 from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.assertion import Assertion
@@ -26,7 +27,6 @@ from ratebound.loadtest.latency import SHARES, Latencies, latencies_of
 from ratebound.loadtest.run import LoadRun
 from ratebound.loadtest.truthful import ClientAnswers, truthful_checks
 
-SECOND = 1_000_000
 BARS = 60  # of the picture over time, at most
 ERROR_SHARE = 0.01  # a larger share of errors is a failure
 MOST_CLIENTS = 1_000  # in JSON
@@ -230,12 +230,15 @@ def _kept(
         return LoadCheck(KEPT, UNKNOWN, f"only rates can be judged, and {names} is none")
     if not any(verdict.granted or verdict.refused for verdict in verdicts):
         return LoadCheck(KEPT, UNKNOWN, "no request was granted or refused")
+    if not any(verdict.granted for verdict in verdicts):
+        why = "every request was refused: the limit was used up before the test, or the server refuses everything"
+        return LoadCheck(KEPT, UNKNOWN, f"{why}. Wait for one period, and test again")
     wrong = [verdict for verdict in verdicts if verdict.is_wrong]
     certain = [verdict for verdict in wrong if verdict.settled]
     text = limit_words(expected.limits)
     granted = sum(verdict.granted for verdict in verdicts)
     examples = [
-        f"{_client_name(verdict.client)}: {evidence}" for verdict in certain or wrong for evidence in verdict.evidence
+        f"{client_name(verdict.client)}: {evidence}" for verdict in certain or wrong for evidence in verdict.evidence
     ][:4]
     if certain:
         many, few = sum(verdict.too_many for verdict in certain), sum(verdict.too_few for verdict in certain)
@@ -270,7 +273,8 @@ def limit_words(limits: Sequence[Limit]) -> str:
     )
 
 
-def _client_name(client: int) -> str:
+def client_name(client: int) -> str:
+    """Return a client in words."""
     return "all clients" if client == EVERYONE else f"client {client}"
 
 
@@ -338,7 +342,7 @@ def report_json(report: LoadReport) -> str:
         },
         "shared": report.shared,
         "verdicts": [
-            {**verdict._asdict(), "words": verdict.words} for verdict in _worst_first(report.verdicts)[:MOST_CLIENTS]
+            {**verdict._asdict(), "words": verdict.words} for verdict in worst_first(report.verdicts)[:MOST_CLIENTS]
         ],
         "latency_seconds": {
             "granted": report.latencies.granted.figures(),
@@ -352,7 +356,8 @@ def report_json(report: LoadReport) -> str:
     return json.dumps(shape, indent=2, ensure_ascii=False)
 
 
-def _worst_first(verdicts: Sequence[ClientVerdict]) -> list[ClientVerdict]:
+def worst_first(verdicts: Sequence[ClientVerdict]) -> list[ClientVerdict]:
+    """Return the verdicts with the most answers that contradict the limits first."""
     return sorted(verdicts, key=lambda verdict: -(verdict.too_many + verdict.too_few))
 
 

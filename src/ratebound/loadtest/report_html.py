@@ -3,15 +3,27 @@
 from datetime import UTC, datetime
 from html import escape
 
+from ratebound.clock import SECOND
 from ratebound.loadtest.check import LoadCheck
-from ratebound.loadtest.judge import EVERYONE, ClientVerdict
+from ratebound.loadtest.judge import ClientVerdict
 from ratebound.loadtest.latency import SHARES, LatencyFigures
-from ratebound.loadtest.report import LoadReport, limit_words, milliseconds
+from ratebound.loadtest.report import LoadReport, client_name, limit_words, milliseconds, worst_first
 from ratebound.report.curves import PercentileCurve, percentile_curves
-from ratebound.report.page import bar_cell, card, name_cell, number_cell, percent, report_page, table, tiles, visible
+from ratebound.report.page import (
+    bar_cell,
+    card,
+    figure_card,
+    name_cell,
+    notes_card,
+    number_cell,
+    percent,
+    report_page,
+    table,
+    tiles,
+    visible,
+)
 from ratebound.report.pictures import StackedBar, stacked_bars
 
-SECOND = 1_000_000
 MOST_CLIENTS = 200  # rows of the table
 CLIENT_BARS = 60
 
@@ -31,7 +43,7 @@ def report_html(report: LoadReport) -> str:
         _latency_picture(report),
         _clients_picture(report),
         _clients_table(report),
-        _notes(report),
+        notes_card(report.notes),
     ]
     return report_page(f"Load test: {report.target}", about, parts)
 
@@ -82,14 +94,6 @@ def _text_cell(text: str) -> str:
     return f'<td style="width:100%">{escape(visible(text))}</td>'
 
 
-def _section(name: str, title: str, legend: tuple[str, str], figure: str, told: str, more: str = "") -> str:
-    return (
-        f'<section class="card" aria-labelledby="{name}-heading"><div class="head"><h2 id="{name}-heading">{title}'
-        f'</h2><div class="legend" aria-hidden="true"><span>{legend[0]}</span><span class="upper">{legend[1]}</span>'
-        f"</div></div><figure>{figure}<figcaption>{escape(told)}</figcaption></figure>{more}</section>"
-    )
-
-
 def _time_picture(report: LoadReport) -> str:
     length = report.bin_seconds
     bars = [
@@ -111,7 +115,7 @@ def _time_picture(report: LoadReport) -> str:
     if line is not None:
         told += " A limit may grant more than its average for a moment: a burst, or a new window."
     figure = stacked_bars("time", "Answers over time", told, bars, line=line, about=about)
-    return _section("time", "Answers over time", ("Granted", "Refused"), figure, told)
+    return figure_card("time", "Answers over time", ("Granted", "Refused"), figure, told)
 
 
 def _latency_picture(report: LoadReport) -> str:
@@ -125,15 +129,11 @@ def _latency_picture(report: LoadReport) -> str:
     figure = percentile_curves("latency", "Latency by percentile", told, curves, milliseconds)
     rows = [_latency_row(name, one) for name, one in groups if one.answers]
     numbers = table("Latency, as numbers", ("answers", *SHARES, "max"), rows, ("answers",))
-    return _section("latency", "Latency by percentile", ("Granted", "Refused"), figure, told, numbers)
+    return figure_card("latency", "Latency by percentile", ("Granted", "Refused"), figure, told, more=numbers)
 
 
 def _latency_row(name: str, figures: LatencyFigures) -> list[str]:
     return [name_cell(name), *(number_cell(milliseconds(value)) for value in figures.figures().values())]
-
-
-def _name(client: int) -> str:
-    return "all clients" if client == EVERYONE else f"client {client}"
 
 
 def _clients_picture(report: LoadReport) -> str:
@@ -145,7 +145,7 @@ def _clients_picture(report: LoadReport) -> str:
             str(one.client),
             one.granted,
             one.refused,
-            f"{_name(one.client)}: {one.granted:,} granted, {one.refused:,} refused",
+            f"{client_name(one.client)}: {one.granted:,} granted, {one.refused:,} refused",
         )
         for one in shown
     ]
@@ -154,11 +154,11 @@ def _clients_picture(report: LoadReport) -> str:
     if len(shown) < len(report.verdicts):
         told += f" The first {len(shown)} of {len(report.verdicts)} clients."
     figure = stacked_bars("clients", "Answers by client", told, bars)
-    return _section("clients", "Answers by client", ("Granted", "Refused"), figure, told)
+    return figure_card("clients", "Answers by client", ("Granted", "Refused"), figure, told)
 
 
 def _clients_table(report: LoadReport) -> str:
-    worst = sorted(report.verdicts, key=lambda one: -(one.too_many + one.too_few))[:MOST_CLIENTS]
+    worst = worst_first(report.verdicts)[:MOST_CLIENTS]
     most = max((one.granted for one in worst), default=0)
     is_judged = bool(report.expected.limits)
     rows = [_client_row(one, most, is_judged=is_judged) for one in worst]
@@ -178,17 +178,10 @@ TEXTS = ("client", "verdict")
 def _client_row(one: ClientVerdict, most: int, *, is_judged: bool) -> list[str]:
     allowed = f"{one.at_least:,} to {one.at_most:,}" if one.at_least != one.at_most else f"{one.at_most:,}"
     return [
-        name_cell(_name(one.client)),
+        name_cell(client_name(one.client)),
         bar_cell(one.granted / most if most else 0, "used"),
         number_cell(f"{one.granted:,}"),
         number_cell(f"{one.refused:,}"),
         number_cell(allowed if is_judged else "not known"),
         f"<td>{escape(one.words if is_judged else 'not judged')}</td>",
     ]
-
-
-def _notes(report: LoadReport) -> str:
-    if not report.notes:
-        return ""
-    items = "".join(f"<li>{escape(visible(note))}</li>" for note in report.notes)
-    return f'<section class="card"><h2>Notes</h2><ul class="examples">{items}</ul></section>'

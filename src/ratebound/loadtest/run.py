@@ -31,6 +31,7 @@ PROGRESS = 5  # ticks between two calls of on_progress: 0.25 s
 AT_ONCE = 128  # requests that are sent before answers are read again
 DRAIN = 1.0  # seconds that answers may still take after an interruption
 LATE = 0.010  # seconds. A sender that is later than this, in 1 of 100 requests, has not kept its schedule
+LEAST_REST = 0.1  # seconds. A server that says 'Retry-After: 0' must not make clients send without end
 USUAL_STREAMS = 100  # that a server of HTTP/2 takes on one connection
 MAX_REQUESTS = 20_000  # different requests whose bytes are kept
 
@@ -298,7 +299,7 @@ class _LoadSender:
         """Let a refused client rest as long as it was told; it sends nothing else until its probe is answered."""
         client = exchange.client
         if status >= 400 and retry_after is not None and not self._is_stopping:
-            until = done + retry_after
+            until = done + max(retry_after, LEAST_REST)
             has_probe = client in self._resting and not exchange.probe
             self._resting[client] = max(self._resting.get(client, 0.0), until)
             if not has_probe:

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ratebound.clock import SECOND
 from ratebound.http.quota import Quota
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import BUCKETS, Limit
@@ -15,9 +16,9 @@ from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
 
 EXAMPLES = 3
-MICROSECOND = 1_000_000
 NO_REFUSAL = "no request was refused"
 NO_FIELDS = "the answers have no rate limit headers"
+NOTHING_TO_COMPARE = "no granted request comes before another answer with what remains"
 
 
 class ClientAnswers:
@@ -143,7 +144,7 @@ def _retry_after_passes(clients: Sequence[ClientAnswers]) -> LoadCheck:
         _gathered(lies()),
         "{checked} refusals were followed by a request after their wait, and none contradicts it",
         "{lies} of {checked} refused clients obeyed and were refused again",
-        "no request was sent after a Retry-After had passed: test for longer, or with --probe-within",
+        "no request was sent after a Retry-After had passed: test for longer, or with --probe-within 60s",
     )
 
 
@@ -194,7 +195,7 @@ def _remaining_is_true(clients: Sequence[ClientAnswers], limits: Sequence[Limit]
         _gathered(lies()),
         "{checked} comparisons with what was granted",
         "{lies} of {checked} comparisons contradict what was granted",
-        NO_FIELDS,
+        NOTHING_TO_COMPARE if any(any(_told(answer)) for client in clients for answer in client.answers) else NO_FIELDS,
     )
 
 
@@ -242,12 +243,12 @@ def _too_much_left(client: ClientAnswers, limit: Limit) -> Iterator[str | None]:
     for answer in client.granted:
         before = bisect_left(client.granted_done, answer.sent - client.tolerance)
         for sent in client.granted_sent[spent:before]:
-            state.force(limit.numbers, round((sent - client.tolerance) * MICROSECOND), 1, None)
+            state.force(limit.numbers, round((sent - client.tolerance) * SECOND), 1, None)
         spent = max(spent, before)
         for quota in _told(answer):
             if quota.limit != limit.burst:
                 continue
-            left, _ = state.standing(limit.numbers, round((answer.done + client.tolerance) * MICROSECOND))
+            left, _ = state.standing(limit.numbers, round((answer.done + client.tolerance) * SECOND))
             lie = (quota.remaining or 0) > max(left - 1, 0)
             yield (
                 f"{_shown(client, answer)} was told {quota.remaining} are left; at most {max(left - 1, 0)} can be"

@@ -51,6 +51,18 @@ class CountHistogram:
         if value > self.largest:
             self.largest = value
 
+    def take(self, other: "CountHistogram") -> None:
+        """Add all counts of another histogram."""
+        more = len(other.counts) - len(self.counts)
+        if more > 0:
+            self.counts += [0] * more
+            self._sums += [0] * more
+        for place, many in enumerate(other.counts):
+            self.counts[place] += many
+            self._sums[place] += other._sums[place]
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+
     def percentile(self, share: float) -> int:
         """Return the smallest count that is not below this share of all; 0 if there are none."""
         if share >= 1.0:

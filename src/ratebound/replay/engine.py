@@ -71,7 +71,7 @@ class RuleSet:
     fewer of them. `plan` has the limits of all rules, for clients that have one key.
     """
 
-    __slots__ = ("allowed", "by_address", "by_user", "cost", "is_by_client", "matched", "plan")
+    __slots__ = ("allowed", "by_address", "by_user", "by_user_alone", "cost", "is_by_client", "matched", "plan")
 
     def __init__(self, matched: MatchedRules) -> None:
         self.matched = matched
@@ -83,6 +83,7 @@ class RuleSet:
             for parts in bound.by
             for kind in parts
         )
+        self.by_user_alone = all([kind.name for kind in bound.by[0]] == ["user"] for bound in matched.bounds)
         self.allowed = 0
         self.cost = 0
         self.plan: Plan | None = None
@@ -173,15 +174,15 @@ class PolicyRun:
             found = self._sets[id(matched)] = RuleSet(matched)
         return found
 
-    def decide(self, rules: RuleSet | None, at: int, entry: Entry, path: str) -> bool:
-        """Decide one request. Return True if it is allowed."""
+    def decide(self, rules: RuleSet | None, at: int, address: str, user: str, entry: Entry, path: str) -> bool:
+        """Decide one request. Return True if it is allowed. Address, user and path are those of the entry."""
         self._clock.now = at
         if rules is None:
             return self._decide_generally(entry, path)
-        address: str = entry[1]
-        user: str = entry[6]
         known: KnownClient | None
-        if user and rules.matched.by_user:
+        if user and rules.by_user_alone:
+            known = rules.by_user.get(user)
+        elif user and rules.matched.by_user:
             # The length in front: no address and user can be taken for others.
             known = rules.by_user.get(f"{len(address)} {address}{user}")
         else:
@@ -214,7 +215,9 @@ class PolicyRun:
                 one.by_address.clear()
                 one.by_user.clear()
             self._known = 0
-        if user and rules.matched.by_user:
+        if user and rules.by_user_alone:
+            rules.by_user[user] = known
+        elif user and rules.matched.by_user:
             rules.by_user[f"{len(address)} {address}{user}"] = known
         else:
             rules.by_address[address] = known

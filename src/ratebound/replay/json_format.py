@@ -52,17 +52,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("http.host", "url.domain", "vhost", "req.headers.host"),
     ),
     "user": (
-        *(
-            "user_id",
-            "remote_user",
-            "ClientUsername",
-            "user",
-            "username",
-            "user.name",
-            "userId",
-            "user.id",
-            "cs-username",
-        ),
+        *("user_id", "remote_user", "ClientUsername", "user", "username", "user.name", "userId", "user.id"),
+        "cs-username",
     ),
     "agent": (
         *("request.headers.User-Agent", "http_user_agent", "user_agent", "userAgent", "httpRequest.userAgent"),
@@ -73,14 +64,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "microseconds": ("duration_us", "latency_us", "elapsed_us"),
 }
 DURATION_UNITS = {"seconds": 1_000_000, "milliseconds": 1_000, "microseconds": 1}
-PLAIN_PATHS = {
-    "RequestPath",
-    "uri",
-    "path",
-    "cs-uri-stem",
-    "url.path",
-    "request_path",
-}  # a query may be in another field
+# Fields without the query, which may be in a field of its own.
+PLAIN_PATHS = {"RequestPath", "uri", "path", "cs-uri-stem", "url.path", "request_path"}
 REQUEST_LINES = {"request", "request_line", "requestLine"}
 HEADERS = ("request.headers.", "req.headers.", "headers.", "request_", "http_")
 SECRETS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "req.headers.cookie"}

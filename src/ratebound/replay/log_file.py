@@ -48,6 +48,7 @@ COMPRESSIONS = (
     Compression("xz", b"\xfd7zXZ\0", lzma.LZMADecompressor),
 )
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
+LONGEST_MAGIC = 6
 
 
 class LogFile:
@@ -126,6 +127,8 @@ class LogFile:
 
     def _plain_data(self) -> Iterator[bytes]:
         data = self._read()
+        while 0 < len(data) < LONGEST_MAGIC and (more := self._read()):  # a pipe may give one byte at a time
+            data += more
         if data.startswith(ZSTANDARD):
             raise LogError(f"{self.name} is compressed with Zstandard. Run: zstdcat {self.name} | ratebound replay -")
         for compression in COMPRESSIONS:

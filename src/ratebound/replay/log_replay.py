@@ -2,7 +2,7 @@
 line."""
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final, cast
 
 from ratebound.http.prefix import parse_address, prefix_key
 from ratebound.ledger.endpoint import MOST_ENDPOINTS
@@ -60,6 +60,7 @@ class LogReplay:
         "empty",
         "first",
         "freed",
+        "hosts",
         "last",
         "newly_denied",
         "peaks",
@@ -93,13 +94,14 @@ class LogReplay:
         self.refused = 0  # answered 429 in the log
         self.empty = 0  # lines without a request
         self.users = 0  # entries that have a user
+        self.hosts = 0  # entries that have a host, if a policy looks at hosts
         self.first = -1
         self.last = -1
         self.statuses: dict[int, int] = {}
         self.clients = ClientTable(most_clients)
         self.timeline = Timeline()
         self._skip_refused = skip_refused
-        self._targets: dict[str, dict[str, Target]] = {}  # by method, and by path with zeros for digits
+        self._targets: dict[str, dict[bytes, Target]] = {}  # by method, and by path with zeros for digits
         self._remembered = 0
         self._shaped: dict[str, Target] = {}
         self._shapes = PathShapes([one.policy for one in (run, before) if one is not None])
@@ -110,7 +112,7 @@ class LogReplay:
             rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
         ) or any(match.hosts for one in (run, before) if one is not None for match in one.policy.exempt)
         self._bucket = TimeBucket(0)
-        self._bucket_end = -(1 << 60)
+        self._bucket_end = -(1 << 62)
 
     def feed(self, entries: list[Entry], times: list[int]) -> None:
         """Decide and count entries, each at its time. Times must not step back."""
@@ -123,24 +125,29 @@ class LogReplay:
                 one.note_pace(times[-1] - times[0], len(times))
         for place in range(len(entries)):
             entry = entries[place]
+            row = cast(tuple[Any, ...], entry)  # the compiler reads a plain tuple faster
             at = times[place]
-            method: str = entry[2]
+            method: str = row[2]
             if not method:
                 self.empty += 1
                 continue
-            status: int = entry[4]
+            status: int = row[4]
             is_refused = 400 < status < 430 and status in (401, 403, 404, 429)
             if status == 429:
                 self.refused += 1
                 if self._skip_refused:
                     continue
-            address: str = entry[1]
-            target: str = entry[3]
-            user: str = entry[6]
+            address: str = row[1]
+            target: str = row[3]
+            user: str = row[6]
             path = target.partition("?")[0] if "?" in target else target
-            zeroed = path.translate(ZEROS)
+            zeroed = path.encode("utf-8", "surrogatepass").translate(ZEROS)
             if with_hosts:
-                zeroed = f"{entry[5]} {zeroed}"
+                host: str = row[5]
+                # The length in front: no host and path can be taken for others.
+                zeroed = b"%d %s%s" % (len(host), host.encode("utf-8", "surrogatepass"), zeroed)
+                if host:
+                    self.hosts += 1
             by_path = targets.get(method)
             found = None if by_path is None else by_path.get(zeroed)
             if found is None:
@@ -155,9 +162,9 @@ class LogReplay:
             if at >= self._bucket_end:
                 self._bucket = self.timeline.bucket(at)
                 self._bucket_end = self._bucket.start + self.timeline.width
-                if self.first < 0:
-                    self.first = at
             bucket, endpoint = self._bucket, found.endpoint
+            if not self.requests:
+                self.first = at
             self.requests += 1
             client.requests += 1
             endpoint.requests += 1
@@ -166,10 +173,10 @@ class LogReplay:
             if is_refused:
                 client.refused += 1
             if peaks is not None:
-                peaks.add(name, endpoint.name, at)
+                peaks.add(client.name, endpoint.name, at)
             if run is None:
                 continue
-            is_allowed = run.decide(found.rules, at, entry, path)
+            is_allowed = run.decide(found.rules, at, address, user, entry, path)
             if run.shadow_denied:
                 self.shadow_denied += 1
                 client.shadow_denied += 1
@@ -187,7 +194,7 @@ class LogReplay:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
             if before is None:
                 continue
-            was_allowed = before.decide(found.rules_before, at, entry, path)
+            was_allowed = before.decide(found.rules_before, at, address, user, entry, path)
             if not was_allowed:
                 self.denied_before += 1
                 client.denied_before += 1
@@ -212,7 +219,7 @@ class LogReplay:
                 self._prefixes[address] = found
         return found
 
-    def _target(self, zeroed: str, entry: Entry, path: str) -> Target:
+    def _target(self, zeroed: bytes, entry: Entry, path: str) -> Target:
         """Find the target of a path, and remember it for all paths that are alike but for numbers, if they have the
         same."""
         method: str = entry[2]
@@ -231,7 +238,8 @@ class LogReplay:
                 if len(self._shaped) >= MOST_TARGETS:
                     self._shaped.clear()
                 self._shaped[shaped] = made
-        if len(zeroed) <= LONGEST_PATH and self._shapes.is_numbered(path.translate(ZEROS)):
+        of_path = path.encode("utf-8", "surrogatepass").translate(ZEROS)
+        if len(zeroed) <= LONGEST_PATH and self._shapes.is_numbered(of_path):
             if self._remembered >= MOST_TARGETS:
                 self._targets.clear()
                 self._remembered = 0

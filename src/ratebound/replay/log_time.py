@@ -42,7 +42,7 @@ def read_local_time(text: str) -> int:
     zone = timezone(-offset if text[21] == "-" else offset)
     second = min(int(text[18:20]), 59)  # 60: a leap second
     moment = datetime(int(text[7:11]), month, int(text[:2]), int(text[12:14]), int(text[15:17]), second, tzinfo=zone)
-    return (moment - EPOCH) // MICROSECOND
+    return _since_epoch(moment, text)
 
 
 def read_iso_time(text: str) -> int:
@@ -59,7 +59,14 @@ def _read_whole_iso_time(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - EPOCH) // MICROSECOND
+    return _since_epoch(moment, text)
+
+
+def _since_epoch(moment: datetime, text: str) -> int:
+    at = (moment - EPOCH) // MICROSECOND
+    if at < 0:
+        raise ValueError(f"before 1970: {text!r}")
+    return at
 
 
 _seconds = Kept(_read_whole_iso_time)  # the same second is written with many fractions

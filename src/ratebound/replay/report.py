@@ -2,12 +2,12 @@
 them must escape them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ratebound.replay.engine import PolicyRun
 from ratebound.replay.entry import MalformedLine
+from ratebound.replay.instant_text import time_text
 from ratebound.replay.judged_policy import Unjudged, counts_by_user
 from ratebound.replay.log_replay import LogReplay
 from ratebound.replay.outcome_counts import ClientCounts
@@ -17,6 +17,8 @@ from ratebound.replay.suggest import Suggestion, suggest
 SCHEMA = 1  # of the JSON: fields may be added, but none changes its meaning without a new number
 TOP = 10
 SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
 
 
 class LimitOutcome(NamedTuple):
@@ -134,6 +136,17 @@ class GivenPolicy(NamedTuple):
     unjudged: Sequence[Unjudged]
 
 
+def _short_log(replay: LogReplay) -> Iterator[str]:
+    """Warn if limits are suggested for an hour that the log does not cover."""
+    covered = replay.last - replay.first
+    if replay.peaks is not None and 0 <= covered < HOUR:
+        length = f"{covered // MINUTE} min" if covered >= MINUTE else f"{covered // SECOND} s"
+        yield (
+            f"The log covers {length}, less than an hour. So the figures for one hour are too low:"
+            " suggest limits from a log of a day or more."
+        )
+
+
 def make_report(
     reader: LogReader,
     replay: LogReplay,
@@ -156,12 +169,12 @@ def make_report(
         reader.malformed,
         tuple(reader.samples),
         reader.late,
-        tuple(reader.warnings),
+        (*reader.warnings, *_short_log(replay)),
         replay.requests,
         replay.empty,
         replay.refused,
         skipped,
-        spread and reader.resolution > 1,
+        spread and reader.resolution >= SECOND,
         time_text(replay.first),
         time_text(replay.last),
         clients.clients,
@@ -227,6 +240,12 @@ def _policy(given: GivenPolicy | None, replay: LogReplay, denied: int) -> Policy
             f"The log has no users, so these rules counted clients by address: {', '.join(by_user)}. If a field has the"
             " user, name it with --user-field."
         )
+    by_host = [rule.name for rule in run.policy.rules if rule.match.hosts]
+    if by_host and replay.requests and not replay.hosts:
+        notes.append(
+            f"The log has no hosts, so these rules matched nothing: {', '.join(by_host)}. Log it, for example with"
+            " nginx's $host, and give the format."
+        )
     if run.policy.tier_names:
         notes.append("Tiers are known only for the clients that the policy lists.")
     if run.evicted:
@@ -246,14 +265,21 @@ def _policy(given: GivenPolicy | None, replay: LogReplay, denied: int) -> Policy
     )
 
 
-def time_text(at: int) -> str:
-    """Return an instant in microseconds as ISO 8601 in UTC, to the second; "" for -1."""
-    if at < 0:
-        return ""
-    try:
-        return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # a line may have any time
-        return f"{at // SECOND}"
+def report_notes(report: ReplayReport) -> list[str]:
+    """Return what a reader of the result should know, in sentences. Names in them are as the log has them."""
+    notes = [note for policy in (report.policy, report.before) if policy is not None for note in policy.notes]
+    if report.refused:
+        told = "They were left out." if report.skipped else "They are counted; --skip-429 leaves them out."
+        notes.append(f"{report.refused:,} requests were answered 429 already. {told}")
+    if report.spread:
+        notes.append("The log has whole seconds: the requests of each second are spread over it evenly.")
+    if report.empty:
+        notes.append(f"{report.empty:,} lines have no request and were not counted.")
+    if report.late:
+        notes.append(f"{report.late:,} lines came too late to be sorted, and got the time of the line before.")
+    notes += report.warnings
+    notes += [f"Malformed line {one.line} of {one.file}: {one.text}" for one in report.samples]
+    return list(dict.fromkeys(notes))
 
 
 def report_json(report: ReplayReport) -> str:

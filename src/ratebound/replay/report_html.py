@@ -7,9 +7,21 @@ written out.
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ratebound.replay.report import ClientOutcome, LimitOutcome, PolicyOutcome, ReplayReport, TimeOutcome
+from ratebound.replay.report import ClientOutcome, LimitOutcome, PolicyOutcome, ReplayReport, TimeOutcome, report_notes
 from ratebound.replay.suggest import GroupEvidence, Suggestion
-from ratebound.report.page import bar_cell, card, name_cell, number_cell, percent, report_page, table, tiles, visible
+from ratebound.report.page import (
+    bar_cell,
+    card,
+    figure_card,
+    name_cell,
+    notes_card,
+    number_cell,
+    percent,
+    report_page,
+    table,
+    tiles,
+    visible,
+)
 from ratebound.report.pictures import StackedBar, stacked_bars
 
 BARS = 120  # of a picture
@@ -49,7 +61,7 @@ def report_html(report: ReplayReport) -> str:
         parts += [_statuses(report), "</div>"]
     if report.suggestion is not None:
         parts += _suggestion(report.suggestion)
-    return report_page(f"Replay of {files}", about, [*parts, _unjudged(report), _notes(report)])
+    return report_page(f"Replay of {files}", about, [*parts, _unjudged(report), notes_card(report_notes(report))])
 
 
 def _text(text: str) -> str:
@@ -76,14 +88,6 @@ def _tiles(report: ReplayReport) -> str:
     return tiles(facts)
 
 
-def _figure(name: str, title: str, legend: tuple[str, str], picture: str, told: str, more: str = "") -> str:
-    return (
-        f'<section class="card" aria-labelledby="{name}-heading"><div class="head"><h2 id="{name}-heading">{title}</h2>'
-        f'<div class="legend" aria-hidden="true"><span>{legend[0]}</span><span class="upper">{legend[1]}</span></div>'
-        f"</div><figure>{picture}<figcaption>{escape(told)}</figcaption></figure>{more}</section>"
-    )
-
-
 def _over_time(report: ReplayReport, name: str, policy: PolicyOutcome, denied_of: Callable[[TimeOutcome], int]) -> str:
     step = max(1, -(-len(report.timeline) // BARS))
     seconds = report.bucket_seconds * step
@@ -105,7 +109,7 @@ def _over_time(report: ReplayReport, name: str, policy: PolicyOutcome, denied_of
     numbers = table(f"{title}, as numbers", ("from", "requests", "denied"), rows, TEXTS)
     more = f"<details><summary>Numbers</summary>{numbers}</details>"
     picture = stacked_bars(name, visible(f"Requests over time, {policy.name}"[:LONGEST]), told, bars)
-    return _figure(name, title, ("Allowed", "Denied"), picture, told, more)
+    return figure_card(name, title, ("Allowed", "Denied"), picture, told, more=more)
 
 
 def _span(seconds: float) -> str:
@@ -276,7 +280,8 @@ def _touched_picture(group: GroupEvidence, place: int) -> str:
     columns = ("limit", "honest clients", "others", "requests above", "share of requests")
     more = f"<details><summary>Numbers</summary>{table(title, columns, rows, TEXTS)}</details>"
     name = f"touched-{period.period}"
-    return _figure(name, title, ("Honest clients", "Others"), stacked_bars(name, title, told, bars), told, more)
+    picture = stacked_bars(name, title, told, bars)
+    return figure_card(name, title, ("Honest clients", "Others"), picture, told, more=more)
 
 
 def _unjudged(report: ReplayReport) -> str:
@@ -289,26 +294,3 @@ def _unjudged(report: ReplayReport) -> str:
     if not rows:
         return ""
     return card("unjudged", "Not judged", ("rule", "part", "reason"), rows, empty=NONE, texts=TEXTS)
-
-
-def _notes(report: ReplayReport) -> str:
-    notes = [note for policy in (report.policy, report.before) if policy is not None for note in policy.notes]
-    if report.refused:
-        told = "They were left out." if report.skipped else "They are counted like all others."
-        notes.append(f"{report.refused:,} requests were answered 429 already. {told}")
-    if report.spread:
-        notes.append("Times in the log are coarse: the requests of one second (or its unit) are spread over it evenly.")
-    if report.empty:
-        notes.append(f"{report.empty:,} lines have no request and were not counted.")
-    if report.late:
-        notes.append(f"{report.late:,} lines came too late to be sorted, and got the time of the line before.")
-    notes += report.warnings
-    notes += [f"Malformed line {one.line} of {one.file}: {one.text}" for one in report.samples]
-    shown = "".join(f"<li>{escape(visible(note))}</li>" for note in dict.fromkeys(notes))
-    if not shown:
-        return ""
-    return (
-        '<section class="card" aria-labelledby="notes-heading"><div class="head">'
-        '<h2 id="notes-heading">Notes</h2></div>'
-        f'<ul class="examples">{shown}</ul></section>'
-    )

@@ -138,9 +138,7 @@ def _period(
     group: EndpointGroup, place: int, honest: Sequence[Sequence[int]], others: Sequence[Sequence[int]]
 ) -> PeriodEvidence:
     histogram = CountHistogram()
-    for value, many in enumerate(group.dropped[place].counts[:128]):
-        if many:
-            histogram.add(value, many)
+    histogram.take(group.dropped[place])
     for each in honest:
         histogram.add(each[place])
     peaks = _percentiles(histogram)

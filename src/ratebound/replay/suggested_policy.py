@@ -5,10 +5,10 @@ Paths come from clients, so a path becomes a rule only if it is a plain pattern,
 
 import json
 import re
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from ratebound.policy import read_policy
+from ratebound.replay.instant_text import time_text
 from ratebound.replay.suggest import ALGORITHM, GroupEvidence, Suggestion
 
 MOST_RULES = 5  # for endpoints
@@ -86,7 +86,7 @@ def _numbered(path: str) -> str:
 
 
 def _time(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1_000_000, UTC):%Y-%m-%d %H:%M}"
+    return time_text(at)[:16].replace("T", " ")
 
 
 def _wrapped(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from ratebound.report.pictures import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, nice_ceiling
+from ratebound.report.pictures import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, nice_ceiling, picture_head, vertical_axis
 
 STEPS = 120
 MARKS = ((0.0, "0 %"), (0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %"))
@@ -37,16 +37,7 @@ def percentile_curves(
     top = max((curve.value(1.0) for curve in curves), default=0.0) or 1.0
     scale = 10 ** math.floor(math.log10(top))
     top = nice_ceiling(top / scale * 10) / 10 * scale
-    parts = [
-        f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-        f' aria-labelledby="{picture}-title {picture}-words">',
-        f'<title id="{picture}-title">{escape(title)}</title>',
-        f'<desc id="{picture}-words">{escape(description)}</desc>',
-    ]
-    for share in (0, 0.5, 1):
-        y = floor - (floor - TOP) * share
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="axis end" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(label(top * share))}</text>')
+    parts = [picture_head(picture, title, description), *vertical_axis(top, label)]
     names = dict(MARKS)
     for share in shares:
         x = LEFT + inner * _decades(share) / end

@@ -145,6 +145,39 @@ def card(
     )
 
 
+def figure_card(
+    name: str,
+    title: str,
+    legend: tuple[str, str],
+    picture: str,
+    caption: str,
+    *,
+    more: str = "",
+    kind: str = "card",
+) -> str:
+    """Return a section with a picture, the names of its two colours and a caption.
+
+    `name` is unique in the page. The caption is text, and all else is HTML. `more` stands below the picture.
+    """
+    return (
+        f'<section class="{kind}" aria-labelledby="{name}-heading"><div class="head">'
+        f'<h2 id="{name}-heading">{title}</h2><div class="legend" aria-hidden="true">'
+        f'<span>{legend[0]}</span><span class="upper">{legend[1]}</span></div>'
+        f"</div><figure>{picture}<figcaption>{escape(caption)}</figcaption></figure>{more}</section>"
+    )
+
+
+def notes_card(notes: Iterable[str]) -> str:
+    """Return a section with a list of sentences, each one once; "" without any."""
+    items = "".join(f"<li>{escape(visible(note))}</li>" for note in dict.fromkeys(notes))
+    if not items:
+        return ""
+    return (
+        '<section class="card" aria-labelledby="notes-heading"><div class="head">'
+        f'<h2 id="notes-heading">Notes</h2></div><ul class="examples">{items}</ul></section>'
+    )
+
+
 def table(label: str, columns: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[str] = TEXTS) -> str:
     """Return a table of cells, which are HTML. `texts` names the columns that hold text."""
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)

@@ -5,7 +5,7 @@ colour is never the only sign.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -45,17 +45,11 @@ def stacked_bars(
         return (floor - TOP) * value / top
 
     parts = [
-        f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-        f' aria-labelledby="{picture}-title {picture}-words">',
-        f'<title id="{picture}-title">{escape(title)}</title>',
-        f'<desc id="{picture}-words">{escape(description)}</desc>',
+        picture_head(picture, title, description),
         f'<defs><pattern id="{picture}-hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
         ' patternTransform="rotate(45)"><line class="hatch" x1="0" y1="0" x2="0" y2="6"/></pattern></defs>',
     ]
-    for share in (0, 0.5, 1):
-        y = floor - height(top * share)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="axis end" x="{LEFT - 8}" y="{y + 4:.1f}">{axis_number(top * share)}</text>')
+    parts += vertical_axis(top, axis_number)
     every = math.ceil(len(bars) / LABELS) if bars else 1
     for number, bar in enumerate(bars):
         x = LEFT + step * (number + 0.5)
@@ -73,6 +67,24 @@ def stacked_bars(
         parts.append(f'<line class="mark" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="axis mark-name end" x="{WIDTH - RIGHT}" y="{y - 5:.1f}">{escape(about)}</text>')
     return "".join([*parts, "</svg>"])
+
+
+def picture_head(picture: str, title: str, description: str) -> str:
+    """Return the beginning of a picture, with its title and its description for people who cannot see it."""
+    return (
+        f'<svg class="picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        f' aria-labelledby="{picture}-title {picture}-words">'
+        f'<title id="{picture}-title">{escape(title)}</title><desc id="{picture}-words">{escape(description)}</desc>'
+    )
+
+
+def vertical_axis(top: float, label: Callable[[float], str]) -> Iterator[str]:
+    """Yield lines across at nothing, at half of `top` and at `top`, each with its value, which `label` writes."""
+    floor = HEIGHT - BOTTOM
+    for share in (0, 0.5, 1):
+        y = floor - (floor - TOP) * share
+        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        yield f'<text class="axis end" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(label(top * share))}</text>'
 
 
 def _part(kind: str, x: float, y: float, width: float, height: float, hatch: str = "") -> str:
