@@ -55,7 +55,7 @@ class LimitTally:
 
 
 class KnownClient:
-    """What rules ask for a client. `key` is set if they all count it by the same key and at the same cost."""
+    """The asks of rules for one client. `key` is set if they all count it by the same key and at the same cost."""
 
     __slots__ = ("asked", "key")
 
