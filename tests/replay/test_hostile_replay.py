@@ -26,6 +26,7 @@ from ratebound.replay.outcome_counts import LONGEST_NAME, ClientTable
 from ratebound.replay.read_log import LogReader
 from ratebound.replay.suggest import suggest
 from ratebound.replay.suggested_policy import policy_text
+from ratebound.replay.time_order import TimeOrder
 
 LINE = '192.0.2.1 - - [16/Nov/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 5 "-" "curl/8.5.0"\n'
 NOON = 1_794_830_400_000_000  # 16 November 2026, 12:00 UTC
@@ -61,14 +62,6 @@ def test_no_address_and_user_are_taken_for_others() -> None:
     replay = LogReplay(PolicyRun(policy))
     replay.feed(entries, [entry.at for entry in entries])
     assert replay.denied == 0
-
-
-def test_times_before_1970_and_far_ahead_are_counted() -> None:
-    entries = [Entry(at, "192.0.2.1", "GET", "/", 200) for at in (-5_000_000, 0, NOON, 9_000_000_000_000_000_000)]
-    replay = LogReplay(PolicyRun(read_policy({"rules": [{"name": "all", "limits": "1/minute"}]})))
-    replay.feed(entries, [entry.at for entry in entries])
-    assert sum(bucket.requests for bucket in replay.timeline.ordered()) == 4
-    assert replay.denied == 1
 
 
 def test_times_before_1970_are_malformed(tmp_path: Path) -> None:
@@ -196,8 +189,34 @@ def test_a_rule_for_a_host_says_that_the_log_has_no_hosts(tmp_path: Path) -> Non
     assert json.loads(told.stdout)["policy"]["denied"] == 2
 
 
+def test_a_few_lines_of_the_far_future_do_not_move_the_others() -> None:
+    order = TimeOrder(10_000_000)
+    times = [NOON + 1_000_000 * number for number in range(1000)]
+    wrong = {99: 9000, 450: 9500, 451: 9000, 777: 9999}  # the first is the last of its block
+    given: list[int] = []
+    for start in range(0, 1000, 100):
+        block = [
+            Entry(times[place] + (wrong.get(place, 0) * 86_400_000_000), "192.0.2.1", "GET", f"/{place}", 200)
+            for place in range(start, start + 100)
+        ]
+        given += [entry.at for entry in order.put(block)]
+    given += [entry.at for entry in order.rest()]
+    assert given == sorted(given)
+    assert given[-1] == times[-1]
+    assert len(set(given)) >= 1000 - 2 * len(wrong) - 10
+    assert order.late <= len(wrong) + 10
+
+
 def written(folder: Path) -> tuple[Path, Path]:
     log, policy = folder / "access.log", folder / "policy.yaml"
     log.write_text(LINE * 3)
     policy.write_text("rules: [{name: all, limits: 2/minute}]")
     return log, policy
+
+
+def test_times_before_1970_and_far_ahead_are_counted() -> None:
+    entries = [Entry(at, "192.0.2.1", "GET", "/", 200) for at in (-5_000_000, 0, NOON, 9_000_000_000_000_000_000)]
+    replay = LogReplay(PolicyRun(read_policy({"rules": [{"name": "all", "limits": "1/minute"}]})))
+    replay.feed(entries, [entry.at for entry in entries])
+    assert sum(bucket.requests for bucket in replay.timeline.ordered()) == 4
+    assert replay.denied == 1

@@ -83,7 +83,7 @@ COLOURS = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 )
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.option("--allow-remote", is_flag=True, help="Send the load to another machine. It must be yours.")
-@click.option("--ca-file", type=click.Path(dir_okay=False), help="Certificates of a private authority.")
+@click.option("--ca", "--ca-file", "ca_file", metavar="FILE", help="The certificates to trust, for an https URL.")
 @click.option("--insecure", is_flag=True, help="Do not verify certificates; on loopback only.")
 @click.option("--max-rate", metavar="RATE", help="Allow a higher rate than 20000/s.")
 def loadtest(

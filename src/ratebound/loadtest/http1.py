@@ -31,16 +31,7 @@ _kinds: dict[bytes, int] = {}
 def request_bytes(target: LoadTarget, marks: ClientMarks) -> bytes:
     """Return a whole request."""
     lines = [f"{target.method} {target.path(marks.query)} HTTP/1.1", f"Host: {target.origin.authority}"]
-    given = {name.lower() for name, _ in (*target.headers, *marks.headers)}
-    if "accept" not in given:
-        lines.append("Accept: */*")
-    if "user-agent" not in given:
-        lines.append("User-Agent: ratebound-loadtest")
-    replaced = {name.lower() for name, _ in marks.headers}
-    lines += [f"{name}: {value}" for name, value in target.headers if name.lower() not in replaced]
-    lines += [f"{name}: {value}" for name, value in marks.headers]
-    if target.body or target.method in ("POST", "PUT", "PATCH"):
-        lines.append(f"Content-Length: {len(target.body)}")
+    lines += [f"{name}: {value}" for name, value in target.lines(marks)]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + target.body
 
 

@@ -49,13 +49,7 @@ def request_fields(target: LoadTarget, marks: ClientMarks) -> tuple[Fields, byte
         (":authority", origin.authority),
         (":path", target.path(marks.query)),
     ]
-    given = {name.lower() for name, _ in (*target.headers, *marks.headers)}
-    fields += [(n, v) for n, v in (("accept", "*/*"), ("user-agent", "ratebound-loadtest")) if n not in given]
-    replaced = {name.lower() for name, _ in marks.headers}
-    fields += [(name.lower(), value) for name, value in target.headers if name.lower() not in replaced]
-    fields += [(name.lower(), value) for name, value in marks.headers]
-    if target.body or target.method in ("POST", "PUT", "PATCH"):
-        fields.append(("content-length", str(len(target.body))))
+    fields += [(name.lower(), value) for name, value in target.lines(marks)]
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields], target.body
 
 

@@ -8,11 +8,12 @@ from urllib.parse import SplitResult, urlsplit
 
 from ratebound.duration import as_seconds
 from ratebound.loadtest.arrivals import Arrivals
-from ratebound.loadtest.identities import NAME, VALUE, Clients
+from ratebound.loadtest.identities import NAME, VALUE, ClientMarks, Clients
 
 METHOD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}")
 MAX_BODY = 16 * 1024 * 1024
 MAX_TARGETS = 10_000
+DEFAULTS = (("Accept", "*/*"), ("User-Agent", "ratebound-loadtest"))
 RESERVED = ("connection", "content-length", "host", "transfer-encoding")  # these belong to the connection
 
 
@@ -58,6 +59,16 @@ class LoadTarget:
     def origin(self) -> Origin:
         """The server of this URL."""
         return origin_of(self.url)
+
+    def lines(self, marks: ClientMarks) -> list[tuple[str, str]]:
+        """Return the headers of a client's request, without Host. Those of the client replace those of the URL."""
+        replaced = {name.lower() for name, _ in marks.headers}
+        own = [*(pair for pair in self.headers if pair[0].lower() not in replaced), *marks.headers]
+        given = {name.lower() for name, _ in own}
+        lines = [*(pair for pair in DEFAULTS if pair[0].lower() not in given), *own]
+        if self.body or self.method in ("POST", "PUT", "PATCH"):
+            lines.append(("Content-Length", str(len(self.body))))
+        return lines
 
     def path(self, query: str = "") -> str:
         """Return the request target: path and query, with `query` added."""

@@ -53,10 +53,9 @@ class CountHistogram:
 
     def take(self, other: "CountHistogram") -> None:
         """Add all counts of another histogram."""
-        more = len(other.counts) - len(self.counts)
-        if more > 0:
-            self.counts += [0] * more
-            self._sums += [0] * more
+        while len(self.counts) < len(other.counts):
+            self.counts += [0] * HALF
+            self._sums += [0] * HALF
         for place, many in enumerate(other.counts):
             self.counts[place] += many
             self._sums[place] += other._sums[place]

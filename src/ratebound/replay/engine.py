@@ -55,7 +55,7 @@ class LimitTally:
 
 
 class KnownClient:
-    """The asks of rules for one client. `key` is set if they all count it by the same key and at the same cost."""
+    """A client and the checks that rules make for it. `key` is set if all count it by one key and at one cost."""
 
     __slots__ = ("asked", "key")
 

@@ -1,7 +1,8 @@
 """Entries in the order of their times.
 
 Servers write a line when a request ends, so that lines are slightly out of order by arrival. A window of some seconds
-is kept and sorted. An entry that comes later than that gets the time of the newest entry that was given out.
+is kept and sorted. An entry that comes later than that gets the time of the newest entry that was given out. A few
+entries that are far ahead of those after them have a wrong time: they get the time of the last one after them.
 """
 
 from bisect import bisect_left, bisect_right
@@ -9,6 +10,7 @@ from operator import itemgetter
 
 from ratebound.replay.entry import Entry
 
+FAR = 86_400_000_000  # microseconds: a day
 MOST_KEPT = 100_000  # entries, whatever the window: about 70 MB
 
 _time_of = itemgetter(0)
@@ -29,6 +31,7 @@ class TimeOrder:
         """Take some entries and return those that are older than the window, sorted."""
         if not entries:
             return entries
+        last, many = entries[-1].at, len(entries)
         entries.sort(key=_time_of)  # linear if they are in order
         if entries[0].at < self._given:
             self._delay(entries)
@@ -39,6 +42,8 @@ class TimeOrder:
             entries.sort(key=_time_of)
             del kept[start:]
         kept += entries
+        if kept[-1].at > last + FAR:
+            self._pull_back(max(last, self._given), many)
         end = bisect_right(kept, kept[-1].at - self._window, key=_time_of)
         end = max(end, len(kept) - MOST_KEPT)
         ready = kept[:end]
@@ -46,6 +51,16 @@ class TimeOrder:
         if ready:
             self._given = ready[-1].at
         return ready
+
+    def _pull_back(self, last: int, many: int) -> None:
+        """Give entries that are far ahead of the last of `many` ones its time, unless they are more than a few."""
+        kept = self._kept
+        ahead = kept[bisect_right(kept, last + FAR, key=_time_of) :]
+        if len(ahead) * 10 <= many:
+            del kept[len(kept) - len(ahead) :]
+            place = bisect_right(kept, last, key=_time_of)
+            kept[place:place] = [entry._replace(at=last) for entry in ahead]
+            self.late += len(ahead)
 
     def rest(self) -> list[Entry]:
         """Return all entries that are left."""
