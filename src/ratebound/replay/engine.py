@@ -113,6 +113,7 @@ class PolicyRun:
         "_is_fast",
         "_known",
         "_limits_by_id",
+        "_most_known",
         "_of_limits",
         "_of_rules",
         "_sets",
@@ -126,7 +127,12 @@ class PolicyRun:
     )
 
     def __init__(
-        self, policy: Policy, *, headers: dict[str, str] | None = None, most_states: int = MOST_STATES
+        self,
+        policy: Policy,
+        *,
+        headers: dict[str, str] | None = None,
+        most_states: int = MOST_STATES,
+        most_known: int = MOST_KNOWN,
     ) -> None:
         self._clock = LogClock()
         self._storage = MemoryStorage(max_keys=most_states, clock=self._clock)
@@ -145,6 +151,7 @@ class PolicyRun:
         )
         self._sets: dict[int, RuleSet] = {}
         self._known = 0
+        self._most_known = most_known
         self._limits_by_id: dict[tuple[int, bool], tuple[LimitTally, object]] = {}  # the limit keeps its identity
         self._of_limits: dict[tuple[str, str, bool], LimitTally] = {}
         self._of_rules: dict[tuple[str, bool], LimitTally] = {}
@@ -210,7 +217,7 @@ class PolicyRun:
         return True
 
     def _remember(self, rules: RuleSet, address: str, user: str, known: KnownClient) -> None:
-        if self._known >= MOST_KNOWN:
+        if self._known >= self._most_known:
             for one in self._sets.values():
                 one.by_address.clear()
                 one.by_user.clear()

@@ -46,6 +46,7 @@ class LogReplay:
         "_bucket_end",
         "_by_name",
         "_ipv6",
+        "_most_targets",
         "_prefixes",
         "_remembered",
         "_shaped",
@@ -81,6 +82,7 @@ class LogReplay:
         peaks: PeakTable | None = None,
         skip_refused: bool = False,
         most_clients: int = MOST_CLIENTS,
+        most_targets: int = MOST_TARGETS,
     ) -> None:
         self.run = run
         self.before = before
@@ -103,6 +105,7 @@ class LogReplay:
         self._skip_refused = skip_refused
         self._targets: dict[str, dict[bytes, Target]] = {}  # by method, and by path with zeros for digits
         self._remembered = 0
+        self._most_targets = most_targets
         self._shaped: dict[str, Target] = {}
         self._shapes = PathShapes([one.policy for one in (run, before) if one is not None])
         self._prefixes: dict[str, str] = {}
@@ -213,7 +216,7 @@ class LogReplay:
         if found is None:
             ip = parse_address(address)
             found = address if ip is None else prefix_key(ip, self._ipv6, 32).partition(":")[2]
-            if len(self._prefixes) >= MOST_TARGETS:
+            if len(self._prefixes) >= self._most_targets:
                 self._prefixes.clear()
             if len(address) <= LONGEST_PATH:
                 self._prefixes[address] = found
@@ -235,12 +238,12 @@ class LogReplay:
                 None if before is None else before.rules_for(entry, path),
             )
             if len(shaped) <= LONGEST_PATH:
-                if len(self._shaped) >= MOST_TARGETS:
+                if len(self._shaped) >= self._most_targets:
                     self._shaped.clear()
                 self._shaped[shaped] = made
         of_path = path.encode("utf-8", "surrogatepass").translate(ZEROS)
         if len(zeroed) <= LONGEST_PATH and self._shapes.is_numbered(of_path):
-            if self._remembered >= MOST_TARGETS:
+            if self._remembered >= self._most_targets:
                 self._targets.clear()
                 self._remembered = 0
             by_path = self._targets.get(method)
