@@ -26,6 +26,10 @@ segments = st.sampled_from(
 paths = st.lists(segments, max_size=5).map(lambda parts: "/" + "/".join(parts))
 
 
+def zeroed(path: str) -> bytes:
+    return path.encode().translate(ZEROS)
+
+
 def rules_of(compiled: CompiledPolicy, path: str) -> list[str]:
     line = compiled.line("late")
     assert line is not None
@@ -62,16 +66,16 @@ def test_numbers_of_as_many_digits_make_no_difference(path: str, numbers: list[i
     fresh = iter(numbers)
     parts = [str(next(fresh)).zfill(len(part))[: len(part)] if part.isdecimal() else part for part in path.split("/")]
     other = "/".join(parts)
-    assert other.translate(ZEROS) == path.translate(ZEROS)
-    if shapes.is_numbered(path.translate(ZEROS)):
+    assert zeroed(other) == zeroed(path)
+    if shapes.is_numbered(zeroed(path)):
         assert shapes.describe("GET", one := path)[0] == shapes.describe("GET", other)[0]
         assert rules_of(compiled, one) == rules_of(compiled, other), (one, other)
 
 
 def test_versions_and_numbers_in_rules_are_not_taken_for_ids() -> None:
-    assert PathShapes([NUMBERLESS]).is_numbered("/users/00")
-    assert not PathShapes([NUMBERLESS]).is_numbered("/v0/users")
-    assert not PathShapes([POLICY]).is_numbered("/users/00")
+    assert PathShapes([NUMBERLESS]).is_numbered(b"/users/00")
+    assert not PathShapes([NUMBERLESS]).is_numbered(b"/v0/users")
+    assert not PathShapes([POLICY]).is_numbered(b"/users/00")
 
 
 @given(paths, st.sampled_from(["GET", "BREW"]))

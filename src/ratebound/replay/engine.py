@@ -71,7 +71,7 @@ class RuleSet:
     fewer of them. `plan` has the limits of all rules, for clients that have one key.
     """
 
-    __slots__ = ("allowed", "by_address", "by_user", "cost", "is_by_client", "matched", "plan")
+    __slots__ = ("allowed", "by_address", "by_user", "by_user_alone", "cost", "is_by_client", "matched", "plan")
 
     def __init__(self, matched: MatchedRules) -> None:
         self.matched = matched
@@ -83,6 +83,7 @@ class RuleSet:
             for parts in bound.by
             for kind in parts
         )
+        self.by_user_alone = all([kind.name for kind in bound.by[0]] == ["user"] for bound in matched.bounds)
         self.allowed = 0
         self.cost = 0
         self.plan: Plan | None = None
@@ -112,6 +113,7 @@ class PolicyRun:
         "_is_fast",
         "_known",
         "_limits_by_id",
+        "_most_known",
         "_of_limits",
         "_of_rules",
         "_sets",
@@ -125,7 +127,12 @@ class PolicyRun:
     )
 
     def __init__(
-        self, policy: Policy, *, headers: dict[str, str] | None = None, most_states: int = MOST_STATES
+        self,
+        policy: Policy,
+        *,
+        headers: dict[str, str] | None = None,
+        most_states: int = MOST_STATES,
+        most_known: int = MOST_KNOWN,
     ) -> None:
         self._clock = LogClock()
         self._storage = MemoryStorage(max_keys=most_states, clock=self._clock)
@@ -144,6 +151,7 @@ class PolicyRun:
         )
         self._sets: dict[int, RuleSet] = {}
         self._known = 0
+        self._most_known = most_known
         self._limits_by_id: dict[tuple[int, bool], tuple[LimitTally, object]] = {}  # the limit keeps its identity
         self._of_limits: dict[tuple[str, str, bool], LimitTally] = {}
         self._of_rules: dict[tuple[str, bool], LimitTally] = {}
@@ -173,15 +181,15 @@ class PolicyRun:
             found = self._sets[id(matched)] = RuleSet(matched)
         return found
 
-    def decide(self, rules: RuleSet | None, at: int, entry: Entry, path: str) -> bool:
-        """Decide one request. Return True if it is allowed."""
+    def decide(self, rules: RuleSet | None, at: int, address: str, user: str, entry: Entry, path: str) -> bool:
+        """Decide one request. Return True if it is allowed. Address, user and path are those of the entry."""
         self._clock.now = at
         if rules is None:
             return self._decide_generally(entry, path)
-        address: str = entry[1]
-        user: str = entry[6]
         known: KnownClient | None
-        if user and rules.matched.by_user:
+        if user and rules.by_user_alone:
+            known = rules.by_user.get(user)
+        elif user and rules.matched.by_user:
             # The length in front: no address and user can be taken for others.
             known = rules.by_user.get(f"{len(address)} {address}{user}")
         else:
@@ -209,12 +217,14 @@ class PolicyRun:
         return True
 
     def _remember(self, rules: RuleSet, address: str, user: str, known: KnownClient) -> None:
-        if self._known >= MOST_KNOWN:
+        if self._known >= self._most_known:
             for one in self._sets.values():
                 one.by_address.clear()
                 one.by_user.clear()
             self._known = 0
-        if user and rules.matched.by_user:
+        if user and rules.by_user_alone:
+            rules.by_user[user] = known
+        elif user and rules.matched.by_user:
             rules.by_user[f"{len(address)} {address}{user}"] = known
         else:
             rules.by_address[address] = known

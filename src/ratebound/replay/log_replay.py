@@ -2,7 +2,7 @@
 line."""
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final, cast
 
 from ratebound.http.prefix import parse_address, prefix_key
 from ratebound.ledger.endpoint import MOST_ENDPOINTS
@@ -46,6 +46,7 @@ class LogReplay:
         "_bucket_end",
         "_by_name",
         "_ipv6",
+        "_most_targets",
         "_prefixes",
         "_remembered",
         "_shaped",
@@ -81,6 +82,7 @@ class LogReplay:
         peaks: PeakTable | None = None,
         skip_refused: bool = False,
         most_clients: int = MOST_CLIENTS,
+        most_targets: int = MOST_TARGETS,
     ) -> None:
         self.run = run
         self.before = before
@@ -101,8 +103,9 @@ class LogReplay:
         self.clients = ClientTable(most_clients)
         self.timeline = Timeline()
         self._skip_refused = skip_refused
-        self._targets: dict[str, dict[str, Target]] = {}  # by method, and by path with zeros for digits
+        self._targets: dict[str, dict[bytes, Target]] = {}  # by method, and by path with zeros for digits
         self._remembered = 0
+        self._most_targets = most_targets
         self._shaped: dict[str, Target] = {}
         self._shapes = PathShapes([one.policy for one in (run, before) if one is not None])
         self._prefixes: dict[str, str] = {}
@@ -112,7 +115,7 @@ class LogReplay:
             rule.match.hosts for one in (run, before) if one is not None for rule in one.policy.rules
         ) or any(match.hosts for one in (run, before) if one is not None for match in one.policy.exempt)
         self._bucket = TimeBucket(0)
-        self._bucket_end = -(1 << 60)
+        self._bucket_end = -(1 << 62)
 
     def feed(self, entries: list[Entry], times: list[int]) -> None:
         """Decide and count entries, each at its time. Times must not step back."""
@@ -125,25 +128,27 @@ class LogReplay:
                 one.note_pace(times[-1] - times[0], len(times))
         for place in range(len(entries)):
             entry = entries[place]
+            row = cast(tuple[Any, ...], entry)  # the compiler reads a plain tuple faster
             at = times[place]
-            method: str = entry[2]
+            method: str = row[2]
             if not method:
                 self.empty += 1
                 continue
-            status: int = entry[4]
+            status: int = row[4]
             is_refused = 400 < status < 430 and status in (401, 403, 404, 429)
             if status == 429:
                 self.refused += 1
                 if self._skip_refused:
                     continue
-            address: str = entry[1]
-            target: str = entry[3]
-            user: str = entry[6]
+            address: str = row[1]
+            target: str = row[3]
+            user: str = row[6]
             path = target.partition("?")[0] if "?" in target else target
-            zeroed = path.translate(ZEROS)
+            zeroed = path.encode("utf-8", "surrogatepass").translate(ZEROS)
             if with_hosts:
-                host: str = entry[5]
-                zeroed = f"{host} {zeroed}"
+                host: str = row[5]
+                # The length in front: no host and path can be taken for others.
+                zeroed = b"%d %s%s" % (len(host), host.encode("utf-8", "surrogatepass"), zeroed)
                 if host:
                     self.hosts += 1
             by_path = targets.get(method)
@@ -174,7 +179,7 @@ class LogReplay:
                 peaks.add(client.name, endpoint.name, at)
             if run is None:
                 continue
-            is_allowed = run.decide(found.rules, at, entry, path)
+            is_allowed = run.decide(found.rules, at, address, user, entry, path)
             if run.shadow_denied:
                 self.shadow_denied += 1
                 client.shadow_denied += 1
@@ -192,7 +197,7 @@ class LogReplay:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
             if before is None:
                 continue
-            was_allowed = before.decide(found.rules_before, at, entry, path)
+            was_allowed = before.decide(found.rules_before, at, address, user, entry, path)
             if not was_allowed:
                 self.denied_before += 1
                 client.denied_before += 1
@@ -211,13 +216,13 @@ class LogReplay:
         if found is None:
             ip = parse_address(address)
             found = address if ip is None else prefix_key(ip, self._ipv6, 32).partition(":")[2]
-            if len(self._prefixes) >= MOST_TARGETS:
+            if len(self._prefixes) >= self._most_targets:
                 self._prefixes.clear()
             if len(address) <= LONGEST_PATH:
                 self._prefixes[address] = found
         return found
 
-    def _target(self, zeroed: str, entry: Entry, path: str) -> Target:
+    def _target(self, zeroed: bytes, entry: Entry, path: str) -> Target:
         """Find the target of a path, and remember it for all paths that are alike but for numbers, if they have the
         same."""
         method: str = entry[2]
@@ -233,11 +238,12 @@ class LogReplay:
                 None if before is None else before.rules_for(entry, path),
             )
             if len(shaped) <= LONGEST_PATH:
-                if len(self._shaped) >= MOST_TARGETS:
+                if len(self._shaped) >= self._most_targets:
                     self._shaped.clear()
                 self._shaped[shaped] = made
-        if len(zeroed) <= LONGEST_PATH and self._shapes.is_numbered(path.translate(ZEROS)):
-            if self._remembered >= MOST_TARGETS:
+        of_path = path.encode("utf-8", "surrogatepass").translate(ZEROS)
+        if len(zeroed) <= LONGEST_PATH and self._shapes.is_numbered(of_path):
+            if self._remembered >= self._most_targets:
                 self._targets.clear()
                 self._remembered = 0
             by_path = self._targets.get(method)

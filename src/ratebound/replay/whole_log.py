@@ -8,7 +8,7 @@ from ratebound.replay.even_times import EvenTimes
 from ratebound.replay.log_replay import LogReplay
 from ratebound.replay.read_log import LogReader
 
-COLLECT_EVERY = 300_000  # entries
+COLLECT_EVERY = 2_000_000  # entries
 
 
 def replay_log(
