@@ -26,6 +26,14 @@ from tests.property.strategies import START, limits, quotas, slot_limits, starts
 runs = itertools.count()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_sweeps() -> Iterator[None]:
+    """Sweep nothing: a clock that steps back after a sweep does not find the states that had expired before."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ratebound.storage.postgres.calls.SWEEPS", 1e9)
+        yield
+
+
 def check_on_postgres(url: str, pool: list[Limit], start: int, data: st.DataObject) -> None:
     """Half of the history is by tasks, over the same rows."""
     clock = FakeClock(start)
