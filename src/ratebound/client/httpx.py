@@ -236,7 +236,7 @@ class _SentBody(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class _PeekedBody(httpx.SyncByteStream):
-    """The body of a response whose beginning was looked at. Whoever reads it gets all of it."""
+    """The body of a response whose beginning was looked at. Reading it returns all of it."""
 
     def __init__(self, stream: httpx.SyncByteStream) -> None:
         self._stream = stream

@@ -1,5 +1,5 @@
-"""The result of a replay: plain values, and JSON. Names of clients and paths are as the log has them: whoever shows
-them must escape them."""
+"""The result of a replay: plain values, and JSON. Names of clients and paths are as the log has them, so
+texts that show them must escape them."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
