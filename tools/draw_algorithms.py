@@ -10,9 +10,9 @@ The output depends on the kernels alone, so a test can compare it with the commi
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
+from drawing import cross, line, picture, text, write
 from ratebound.calendar_period import local_time
 from ratebound.cli.traffic import CYCLE, Event, bursty, busiest, play, standing_at, variants
 from ratebound.clock import SECOND
@@ -21,7 +21,6 @@ from ratebound.kernels.packing import unpacked
 from ratebound.limit import Limit, Mode
 from ratebound.notation import parse_limit
 
-PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
 LIMIT = parse_limit("10/second burst 5")
 UNTIL = CYCLE * LIMIT.period_us
 
@@ -32,7 +31,7 @@ QUOTA = parse_limit("10/calendar-month in Europe/Berlin")
 JANUARY = 2023 * 12  # the ordinal of the first month that is drawn
 SLOTS = parse_limit("3 concurrent for 1 second")
 DOT = 3.0
-GREEN, RED, BLUE, INK, FAINT = "#1a7f37", "#cf222e", "#0969da", "#24292f", "#8c959f"
+ARM = 2.4
 
 # (arrival, running time) in milliseconds. The process of the one without a running time dies 150 ms after its arrival.
 WORK: tuple[tuple[int, int | None], ...] = (
@@ -136,7 +135,7 @@ def draw(limit: Limit, events: Sequence[Event], scene: Scene) -> str:
     told = f"{len(goes)} of {len(events)} admitted, at most {most} in any {scene.unit}"
     if delay:
         told += f", up to {delay // 1000} ms late"
-    marks = [*_asked(events, scene), _text(16, GOES, "goes ahead"), *_dots(goes, GOES, scene)]
+    marks = [*_asked(events, scene), text(16, GOES, "goes ahead"), *_dots(goes, GOES, scene)]
     return _drawn(limit, events, scene, told, marks)
 
 
@@ -145,21 +144,16 @@ def _drawn(limit: Limit, events: Sequence[Event], scene: Scene, told: str, marks
     numbers = str(limit).removesuffix(f" {limit.algorithm}")
     gauge = GAUGES[limit.algorithm]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-        f' role="img" aria-label="{limit.algorithm}, {numbers}: {told}"'
-        ' font-family="Helvetica, Arial, sans-serif" font-size="12">',
-        f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="8" fill="#ffffff" stroke="#d0d7de"/>',
-        f'<text x="16" y="26" font-size="15" font-weight="bold" fill="{INK}">{limit.algorithm}</text>',
-        _text(RIGHT, 26, f"{numbers}: {told}", "end"),
+        text(16, 26, limit.algorithm, more=' font-size="15" font-weight="bold"'),
+        text(RIGHT, 26, f"{numbers}: {told}", "end"),
         *_clock(scene),
-        _text(16, ASKED, "asked"),
+        text(16, ASKED, "asked"),
         *marks,
-        _text(16, (STATE + FLOOR) // 2 - 2, gauge.label[0]),
-        _text(16, (STATE + FLOOR) // 2 + 13, gauge.label[1]),
+        text(16, (STATE + FLOOR) // 2 - 2, gauge.label[0]),
+        text(16, (STATE + FLOOR) // 2 + 13, gauge.label[1]),
         *_state(limit, events, gauge, scene),
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return picture(WIDTH, HEIGHT, f"{limit.algorithm}, {numbers}: {told}", parts)
 
 
 class Held(NamedTuple):
@@ -176,7 +170,7 @@ def draw_slots() -> str:
     admitted = [event for event in events if event.allowed and event.goes >= 0]
     asked = [event for event in events if event.goes >= 0]
     told = f"{len(admitted)} of {len(asked)} admitted, never more than {SLOTS.count} at once"
-    marks = [*_asked(asked, SECONDS), _text(16, GOES, "running"), *_bars(held)]
+    marks = [*_asked(asked, SECONDS), text(16, GOES, "running"), *_bars(held)]
     return _drawn(SLOTS, events, SECONDS, told, marks)
 
 
@@ -218,10 +212,10 @@ def _bars(held: Sequence[Held]) -> list[str]:
         lanes[lane] = end
         y = GOES - 10 - 13 * lane
         x, right = SECONDS.x(begin), SECONDS.x(end if died is None else died)
-        parts.append(_bar(x, y, right, f'fill="{GREEN}" fill-opacity="0.75"'))
+        parts.append(_bar(x, y, right, 'class="green" fill-opacity="0.75"'))
         if died is not None:
-            parts.append(_bar(right, y, SECONDS.x(end), f'fill="none" stroke="{RED}" stroke-dasharray="3 2"'))
-            parts.append(_text(right + 6, y + 9, "process died"))
+            parts.append(_bar(right, y, SECONDS.x(end), 'class="red-line" fill="none" stroke-dasharray="3 2"'))
+            parts.append(text(right + 6, y + 9, "process died"))
     return parts
 
 
@@ -234,21 +228,21 @@ def _clock(scene: Scene) -> list[str]:
     parts = []
     for instant, label in scene.ticks:
         x = scene.x(instant)
-        parts.append(f'<path d="M{x} 44V{FLOOR + 4}" stroke="{FAINT}" stroke-width="0.8" stroke-dasharray="2 3"/>')
-        parts.append(_text(x, FLOOR + 20, label, "middle"))
+        parts.append(line(f"M{x} 44V{FLOOR + 4}", more=' stroke-width=".8" stroke-dasharray="2 3"'))
+        parts.append(text(x, FLOOR + 20, label, "middle"))
     for y in (ASKED + 4, GOES + 4, FLOOR):
-        parts.append(f'<path d="M{LEFT} {y}H{RIGHT}" stroke="{FAINT}" stroke-width="0.8"/>')
-    parts.append(f'<circle cx="{LEFT + 6}" cy="52" r="{DOT}" fill="{GREEN}"/>')
-    parts.append(_text(LEFT + 14, 56, "admitted"))
-    parts.append(_cross(LEFT + 78, 52))
-    parts.append(_text(LEFT + 86, 56, "denied"))
+        parts.append(line(f"M{LEFT} {y}H{RIGHT}"))
+    parts.append(_dot(LEFT + 6, 52))
+    parts.append(text(LEFT + 14, 56, "admitted"))
+    parts.append(cross(LEFT + 78, 52, ARM))
+    parts.append(text(LEFT + 86, 56, "denied"))
     return parts
 
 
 def _asked(events: Sequence[Event], scene: Scene) -> list[str]:
     parts = []
     for (x, y), event in zip(_places([event.arrives for event in events], ASKED, scene), events, strict=True):
-        parts.append(_dot(x, y) if event.allowed else _cross(x, y))
+        parts.append(_dot(x, y) if event.allowed else cross(x, y, ARM))
     return parts
 
 
@@ -284,28 +278,15 @@ def _state(limit: Limit, events: Sequence[Event], gauge: Gauge, scene: Scene) ->
         path += f"H{x}V{y}" if y != before else ""
     y = FLOOR - full * scale
     return [
-        f'<path d="{path}H{RIGHT}V{FLOOR}Z" fill="{BLUE}" fill-opacity="0.2" stroke="{BLUE}" stroke-width="1.2"/>',
-        f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{INK}" stroke-dasharray="5 3"/>',
-        _text(LEFT + 4, y - 4, gauge.mark_label),
+        f'<path d="{path}H{RIGHT}V{FLOOR}Z" class="blue blue-line" fill-opacity="0.2" stroke-width="1.2"/>',
+        line(f"M{LEFT} {y:.1f}H{RIGHT}", "ink-line", ' stroke-dasharray="5 3"'),
+        text(LEFT + 4, y - 4, gauge.mark_label),
     ]
 
 
 def _dot(x: float, y: float) -> str:
-    return f'<circle cx="{x}" cy="{y:.1f}" r="{DOT}" fill="{GREEN}"/>'
-
-
-def _cross(x: float, y: float) -> str:
-    arm = DOT - 0.6
-    path = f"M{x - arm:.1f} {y - arm:.1f}l{2 * arm:.1f} {2 * arm:.1f}m0 {-2 * arm:.1f}l{-2 * arm:.1f} {2 * arm:.1f}"
-    return f'<path d="{path}" stroke="{RED}" stroke-width="1.5" fill="none"/>'
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return f'<text x="{x}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">{words}</text>'
+    return f'<circle cx="{x:g}" cy="{y:g}" r="{DOT:g}" class="green"/>'
 
 
 if __name__ == "__main__":
-    PICTURES.mkdir(exist_ok=True)
-    for name, svg in draw_pictures().items():
-        (PICTURES / name).write_text(svg, encoding="utf-8")
-        print(PICTURES / name)
+    write(draw_pictures())

@@ -53,12 +53,13 @@ def main() -> None:
             url = next(found[0] for line in process.stdout if (found := re.search(r"http\S+/#token=\S+", line)))
             browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
             time.sleep(SECONDS)
-            page = open_page(browser, url, 1200, 820, "light")
+            page = open_page(browser, url, 1200, 1080, "light")
             act(page)
             page.wait_for_timeout(8000)  # until the messages have gone
+            page.mouse.move(0, 0)  # away from the button
             page.evaluate("scrollTo(0, 0)")
             page.screenshot(path=PICTURES / "dashboard.png")
-            open_page(browser, url, 1200, 820, "dark").screenshot(path=PICTURES / "dashboard-dark.png")
+            open_page(browser, url, 1200, 1080, "dark").screenshot(path=PICTURES / "dashboard-dark.png")
             open_page(browser, url, 360, 780, "light").screenshot(path=PICTURES / "dashboard-phone.png")
             browser.close()
         finally:
