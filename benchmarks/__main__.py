@@ -35,6 +35,8 @@ from benchmarks.fleet import SCENARIOS, measure_fleets
 from benchmarks.fleet import draw as draw_fleets
 from benchmarks.growth import LIMITS, blocks_of, measure_growth
 from benchmarks.hit_parts import SETTINGS, Setting, measure_parts
+from benchmarks.imports import measure_imports
+from benchmarks.imports import steps as import_steps
 from benchmarks.layers import measure_layers
 from benchmarks.layers import steps as layer_steps
 from benchmarks.loadtest import measure_sending
@@ -81,6 +83,7 @@ class Scale(NamedTuple):
     sending_rounds: int
     replay_rounds: int
     replay_lines: int
+    import_rounds: int
 
 
 SERVED = ("redis", "overload", "fleet", "service", "dashboard", "loadtest", "client")
@@ -106,6 +109,7 @@ FULL = Scale(
     sending_rounds=7,
     replay_rounds=3,
     replay_lines=5_000_000,
+    import_rounds=25,
 )
 QUICK = Scale(
     rounds=3,
@@ -128,6 +132,7 @@ QUICK = Scale(
     sending_rounds=1,
     replay_rounds=1,
     replay_lines=200_000,
+    import_rounds=3,
 )
 
 
@@ -258,6 +263,10 @@ def _replay_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[
     return [Work("replay", replay_steps(scale.replay_rounds, builds), partial(_play, results, scale, builds))]
 
 
+def _imports_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
+    return [Work("imports", import_steps(scale.import_rounds, builds), partial(_import, results, scale, builds))]
+
+
 def _client_work(results: Results, scale: Scale, builds: Sequence[str]) -> list[Work]:
     return [
         Work("outage", len(builds) * outage_steps(), partial(_break_down, results)),
@@ -284,6 +293,7 @@ WORK = {
     "loadtest": _loadtest_work,
     "replay": _replay_work,
     "client": _client_work,
+    "imports": _imports_work,
 }
 
 
@@ -333,6 +343,10 @@ def _overload(results: Results, scale: Scale, workers: Sequence[Worker], done: D
 
 def _play(results: Results, scale: Scale, builds: Sequence[str], workers: Sequence[Worker], done: Done) -> None:
     results.replaying = measure_replay(scale.replay_lines, scale.replay_rounds, builds, done)
+
+
+def _import(results: Results, scale: Scale, builds: Sequence[str], workers: Sequence[Worker], done: Done) -> None:
+    results.importing = measure_imports(scale.import_rounds, builds, done)
 
 
 def _send(results: Results, scale: Scale, workers: Sequence[Worker], done: Done) -> None:

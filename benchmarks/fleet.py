@@ -1,4 +1,4 @@
-"""The tables and the picture of docs/fleet.md: slices and the deny cache on fleets, in simulated time.
+"""The tables and the picture of docs/guides/fleet.md: slices and the deny cache on fleets, in simulated time.
 
 Each row is one scenario, or one with and without slices. A row can be played again by itself, and is always the same.
 """

@@ -23,6 +23,7 @@ from benchmarks.fleet import Fleets
 from benchmarks.gate import PEER, Gating
 from benchmarks.growth import MOST, SMALL, Growth
 from benchmarks.guard import Guarding
+from benchmarks.imports import Importing
 from benchmarks.layers import ENDPOINTS, RULES, Layering
 from benchmarks.loadtest import Sending
 from benchmarks.measure import Case, Spread, Times, spread
@@ -94,6 +95,7 @@ class Results:
     calling: list[Calling] = field(default_factory=list)
     sending: Sending = field(default_factory=Sending)
     replaying: Replaying = field(default_factory=Replaying)
+    importing: Importing = field(default_factory=Importing)
 
     def verdicts(self) -> list[Verdict]:
         """Return one verdict for each required ratio that was measured."""
@@ -111,7 +113,7 @@ class Results:
         judged += self.guarding.verdicts() + self.gating.verdicts() + self.layering.verdicts()
         judged += [verdict for trips in self.trips for verdict in trips.verdicts()]
         judged += self.webbing.verdicts() + self.overloading.verdicts() + self.sending.verdicts()
-        judged += self.replaying.verdicts()
+        judged += self.replaying.verdicts() + self.importing.verdicts()
         judged += [verdict for serving in self.serving for verdict in serving.verdicts()]
         judged += [verdict for watching in self.watching for verdict in watching.verdicts()]
         judged += [verdict for lasting in self.lasting for verdict in lasting.verdicts()]
@@ -142,6 +144,7 @@ class Results:
             "dashboard": [watching.as_json() for watching in self.watching],
             "loadtest": self.sending.as_json(),
             "replay": self.replaying.as_json(),
+            "imports": self.importing.as_json(),
             "storages": [lasting.as_json() for lasting in self.lasting],
             "client": [calling.as_json() for calling in self.calling],
             "required": [_plain(verdict) for verdict in self.verdicts()],
@@ -269,6 +272,7 @@ def sheets(results: Results) -> list[Sheet]:
         *(sheet for calling in results.calling for sheet in calling.sheets()),
         *results.sending.sheets(),
         *results.replaying.sheets(),
+        *results.importing.sheets(),
         Sheet(
             "Required",
             ("build", "what", "threshold", "found", "quartiles", ""),

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import accumulate, count
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ratebound import GuardedStorage, MemoryStorage, StorageError
 from ratebound.clock import SECOND
 from ratebound.decision import Plan
-from ratebound.limit import BUCKETS, Group, Limit, Mode, Slice, decided_locally
+from ratebound.limit import BUCKETS, Failure, Group, Limit, Mode, Slice, decided_locally
 from ratebound.local_flow import spending
 from ratebound.local_states import LocalStates
 from ratebound.notation import parse_limit
@@ -47,7 +47,7 @@ class Scenario(NamedTuple):
     keys: int = 1
     deny_cache: bool = False
     deaths: float = 0.0  # the share of processes that die in the middle
-    outage: str = ""  # the failure mode for an outage of ten seconds in the middle, if there is one
+    outage: Failure | Literal[""] = ""  # the failure mode for an outage of ten seconds in the middle, if there is one
 
     def parsed(self) -> Limit:
         """Return the limit with its slices and its deny cache."""
