@@ -7,26 +7,27 @@ ZONES := $(filter-out %_opening.py %_servers.py %_command.py,$(wildcard tests/sh
 # The service's modules that are compiled
 SERVICE := tests/service/test_http1.py tests/service/test_check.py tests/service/test_check_hostile.py tests/service/test_admin.py
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 # The compiled wheel comes before the editable install, and tests/compiled fails if it is not what runs.
 ON_COMPILED := PYTHONPATH=$(CURDIR)/build/compiled RATEBOUND_EXPECT_COMPILED=1
 
 .DEFAULT_GOAL := help
-.PHONY: help run api demo test compiled wheel check check-types check-compiles check-style check-imports check-tests servers test-long bench bench-quick pictures lock clean
+.PHONY: help run api demo test compiled wheel check check-types check-compiles check-style check-imports check-tests servers test-long bench bench-quick docs docs-serve pictures lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: .venv/ready  ## start the service with an example policy and traffic, and show its dashboard; PORT=5000 takes 5000 to 5003, TRAFFIC=no
+run: .venv/run  ## start the service with an example policy and traffic, and show its dashboard; PORT=5000 takes 5000 to 5003, TRAFFIC=no
 	@$(BIN)/python examples/service/run.py
 
-api: .venv/ready  ## serve an example API that uses the library; PORT=8001 takes another port
+api: .venv/api  ## serve an example API that uses the library; PORT=8001 takes another port
 	@$(BIN)/python examples/api/serve.py
 
-demo: .venv/ready  ## play the same traffic through all algorithms, side by side
+demo: .venv/run  ## play the same traffic through all algorithms, side by side
 	@$(BIN)/ratebound demo
 	@echo
 	@echo "Next: $(BIN)/ratebound explain \"10/second burst 20; 500/hour\""
-	@echo "      $(BIN)/ratebound --help, README.md, docs/algorithms.md"
+	@echo "      $(BIN)/ratebound --help, README.md, docs/explanation/algorithms.md"
 
 test:  ## the whole suite: checks, pytest in parallel, the core again on the compiled wheel; brings the servers
 	@$(MAKE) --no-print-directory --jobs=4 servers compiled check-types check-tests check-style check-imports
@@ -87,22 +88,41 @@ bench: .venv/bench compiled servers  ## both builds side by side with their peer
 bench-quick: .venv/bench compiled  ## the same in memory, with fewer rounds and keys: for a look, not for a figure
 	$(BIN)/python -m benchmarks --quick
 
-pictures: .venv/ready  ## draw the pictures of docs/algorithms.md again, from the kernels
-	$(BIN)/python tools/draw_algorithms.py
+docs: .venv/ready  ## build the documentation into build/site; every broken link fails
+	$(MKDOCS) build --strict
+	@echo "The documentation is in build/site: open build/site/index.html, its search works without a server"
+
+docs-serve: .venv/ready  ## serve the documentation while you write, on port 8800; PORT=8801 takes another
+	$(MKDOCS) serve --no-strict --dev-addr 127.0.0.1:$(or $(PORT),8800)
+
+pictures: .venv/ready  ## draw the pictures of docs/pictures again, from the kernels (screenshots: tools/picture_*.py)
+	@for tool in tools/draw_*.py; do $(BIN)/python $$tool || exit 1; done
 
 lock: .venv/ready  ## write the pinned requirements anew
 	$(BIN)/pip install --quiet uv
-	cd requirements && for name in test bench; do \
-		../$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
-			$$name.in -o $$name.txt; done
+	cd requirements && $(COMPILE) test.in -o test.txt && $(COMPILE) bench.in -o bench.txt
+	cd requirements && $(COMPILE) run.in ../pyproject.toml --extra service -o run.txt
+	cd requirements && $(COMPILE) api.in ../pyproject.toml --extra fastapi --extra policy --extra prometheus -o api.txt
+	cd requirements && $(COMPILE) container.in ../pyproject.toml --extra service --extra redis --extra postgres -o container.txt
 
-# A venv is made in one go or not at all: `ready` is written last.
-.venv/ready: requirements/test.txt pyproject.toml
+COMPILE := ../$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+
+# .venv grows: each set adds its packages, at the same versions. The tests' set has all of the others.
+define install
 	@tools/make_venv $(PYTHON)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-compile -r requirements/test.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-compile -r $<
 	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # on all cores, which pip does not; some files are no Python
 	RATEBOUND_COMPILE=no $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+endef
+
+# A set is installed whole or not at all: its file is written last.
+.venv/run .venv/api: .venv/%: requirements/%.txt pyproject.toml
+	$(install)
 	@touch $@
+
+.venv/ready: requirements/test.txt pyproject.toml
+	$(install)
+	@touch $@ .venv/run .venv/api
 
 .venv/bench: requirements/bench.txt .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.txt

@@ -253,7 +253,7 @@ def warm_up() -> None:
 def run_tests(source: Path, tests: list[str], said: Path) -> None:
     """Run pytest on the package in `source`, in a child process. Ends the process with pytest's exit code."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_TIME, CPU_TIME))
-    os.setsid()  # one group, so that a time-out ends what the tests have started as well
+    os.setsid()  # one group, so that a timeout ends what the tests have started as well
     out = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(out, 1)
     os.dup2(out, 2)
