@@ -12,7 +12,7 @@ from ratebound.events import Listener
 from ratebound.extras import extras_of
 from ratebound.kernels.group_law import peek as peek_at
 from ratebound.kernels.packing import unpacked
-from ratebound.limit import MAX_PERIOD, Ask, Check, Group, Limit, Slice, checked_cost, checked_key, limit_set
+from ratebound.limit import MAX_PERIOD, Algorithm, Ask, Check, Group, Limit, Slice, checked_cost, checked_key, limit_set
 from ratebound.notation import parse_limits
 from ratebound.outcome import Row
 from ratebound.rate_limited import Patience
@@ -23,7 +23,7 @@ Limits = str | Limit | Iterable[Limit]
 SliceOption = bool | float | str | Slice | Mapping[str, Any]
 
 
-def as_limits(limits: Limits, default_algorithm: str | None) -> tuple[Limit, ...]:
+def as_limits(limits: Limits, default_algorithm: Algorithm | None) -> tuple[Limit, ...]:
     """Return the limits that a text, a Limit or several of them stand for. Raises InvalidLimit."""
     return limit_set(parse_limits(limits, default=default_algorithm) if isinstance(limits, str) else limits)
 

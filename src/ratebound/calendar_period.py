@@ -4,14 +4,17 @@ A period begins at midnight in its zone. A midnight that a change of the clocks 
 it; of a midnight that comes twice, the first counts.
 """
 
-import calendar
 import difflib
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo, available_timezones
+from typing import TYPE_CHECKING
 
 from ratebound.clock import EPOCH, utc_datetime
 from ratebound.errors import InvalidLimit
+
+# zoneinfo and calendar are imported by the functions that need them: most programs have no calendar quotas.
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 # The mean length of each unit in microseconds, in the Gregorian calendar.
 LENGTHS = {
@@ -89,12 +92,16 @@ class Calendar:
             return date.fromordinal(index * 7 + self.begin)
         if self.unit == "year":
             return date(index, 1, 1)
+        from calendar import monthrange
+
         year, month = divmod(index, 12)
-        return date(year, month + 1, min(self.begin, calendar.monthrange(year, month + 1)[1]))
+        return date(year, month + 1, min(self.begin, monthrange(year, month + 1)[1]))
 
 
-def zone_of(name: str) -> ZoneInfo:
+def zone_of(name: str) -> "ZoneInfo":
     """Return a time zone, which the standard library caches. Raises InvalidLimit if it is unknown."""
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):
@@ -114,6 +121,8 @@ def _nearest_zone(name: object) -> str | None:
     """Return the zone that was meant, whatever its case, with or without its region; None if none is near."""
     if not isinstance(name, str) or not 2 < len(name) < 80:
         return None
+    from zoneinfo import available_timezones
+
     zones = {zone.lower(): zone for zone in sorted(available_timezones())}
     cities = {spelling.rpartition("/")[2]: zone for spelling, zone in zones.items() if "/" in spelling}
     wanted = name.lower()
@@ -122,6 +131,8 @@ def _nearest_zone(name: object) -> str | None:
 
 
 def _has_zones() -> bool:
+    from zoneinfo import ZoneInfo
+
     try:
         ZoneInfo("Europe/Berlin")
     except (KeyError, OSError):
@@ -129,7 +140,7 @@ def _has_zones() -> bool:
     return True
 
 
-def _midnight(day: date, zone: ZoneInfo) -> int:
+def _midnight(day: date, zone: "ZoneInfo") -> int:
     """Return the instant at which a day begins in a zone, in microseconds."""
     local = datetime(day.year, day.month, day.day)
     instant = _instant(local.replace(tzinfo=zone))
@@ -150,5 +161,5 @@ def _instant(local: datetime) -> int:
     return (local.astimezone(UTC) - EPOCH) // MICROSECOND
 
 
-def _local(instant: int, zone: ZoneInfo) -> datetime:
+def _local(instant: int, zone: "ZoneInfo") -> datetime:
     return utc_datetime(instant).astimezone(zone).replace(tzinfo=None)

@@ -4,7 +4,6 @@ Opening a storage, the test switch, spending, settling, listening and closing ar
 `Decider` is for threads, `AsyncDecider` for tasks: the two differ by an `await`. What does no I/O is in their base.
 """
 
-import asyncio
 import inspect
 import sys
 import threading
@@ -22,7 +21,8 @@ from ratebound.events import Listener, Settled, log
 from ratebound.flow import run, run_async
 from ratebound.fork import renew_in_children
 from ratebound.holding import Held, loop_renewers, thread_renewer
-from ratebound.limit import Group, Limit, Mode
+from ratebound.late_asyncio import asyncio
+from ratebound.limit import Failure, Group, Limit, Mode
 from ratebound.local_flow import forcing, spending
 from ratebound.local_states import LocalStates
 from ratebound.memory_fast_path import MemoryFastPath
@@ -193,7 +193,7 @@ class Decider(_Deciding[Storage]):
         self,
         storage: Any,
         *,
-        failure: str = "local",
+        failure: Failure = "local",
         deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),
@@ -402,7 +402,7 @@ class AsyncDecider(_Deciding[AsyncStorage]):
         self,
         storage: Any,
         *,
-        failure: str = "local",
+        failure: Failure = "local",
         deadline: Duration | None = None,
         workers: int | None = None,
         listeners: Iterable[Listener] = (),

@@ -12,6 +12,7 @@ from ratebound.lowered import LoweredLimits
 from ratebound.numbers import Numbers
 from ratebound.outcome import DegradedRows, Outcome, Row
 
+_AT_ONCE: Final[float | None] = 0.0  # a float of its own for every decision would take time
 PEEKED: Final = "it is a peek, which was charged nothing"  # the reason why a peek is final
 
 
@@ -44,11 +45,28 @@ class Plan:
 
 @mypyc_attr(acyclic=True)
 class Decision:
-    """The answer to one request: true if it is allowed. Durations are float seconds here."""
+    """The answer to one request: true if it is allowed. Durations are float seconds here.
+
+    Limiters and gates make it.
+
+    Args:
+        asks: What the storage received, as plain tuples.
+        rows: What the storage answered, one tuple for each limit.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> limiter = Limiter("1/hour")
+        >>> decision = limiter.hit("user:42")
+        >>> decision = limiter.hit("user:42")
+        >>> decision.allowed, str(decision.limit), decision.remaining
+        (False, '1/hour', 0)
+        >>> 3599 < decision.retry_after <= 3600
+        True
+    """
 
     __slots__ = ("_asks", "_endpoint", "_rows", "allowed", "final")
 
-    allowed: bool
+    allowed: bool  # slot allowed: compiled, it is read as fast as a slot (see tools/compile_modules.py)
     final: str  # the reason why it cannot be settled any more; empty until then
     # The endpoint under which a usage ledger has counted it, so that it counts a settlement there as well. Not set, to
     # save the time, unless a ledger listens; never set for a shadow.
@@ -90,7 +108,11 @@ class Decision:
         return self._rows
 
     def note_endpoint(self, endpoint: str) -> None:
-        """Note the endpoint under which a usage ledger counts this decision; empty without a request."""
+        """Note the endpoint under which a usage ledger counts this decision.
+
+        Args:
+            endpoint: The method and the route of the request; empty without a request.
+        """
         self._endpoint = endpoint
 
     def noted_endpoint(self) -> str | None:
@@ -226,6 +248,22 @@ class Decision:
 
 _HELP: Final = """The answer to one request: true if it is allowed. Durations are float seconds here.
 
+Limiters and gates make it.
+
+Args:
+    asks: What the storage received, as plain tuples.
+    rows: What the storage answered, one tuple for each limit.
+
+Examples:
+    >>> from ratebound import Limiter
+    >>> limiter = Limiter("1/hour")
+    >>> decision = limiter.hit("user:42")
+    >>> decision = limiter.hit("user:42")
+    >>> decision.allowed, str(decision.limit), decision.remaining
+    (False, '1/hour', 0)
+    >>> 3599 < decision.retry_after <= 3600
+    True
+
 `allowed` is True or False. `final` is the reason why the decision cannot be settled any more; empty until then.
 `limit` is the limit to report: nearest to exhaustion, or denying for longest, or the penalty that blocks the key. Its
 quota is `limit.burst`.
@@ -309,10 +347,20 @@ class MemoryDecision(Decision):
 class OneLimitDecision(MemoryDecision):
     """A decision about one key and one limit."""
 
-    __slots__ = ("_answer",)
+    __slots__ = ("_answer", "_limit", "_retry")
+
+    _limit: Limit  # slot limit
+    _retry: float | None  # slot retry_after
+    _answer: Row
 
     def __init__(self, key: str, plan: Plan, cost: int, answer: Row) -> None:
         self.allowed = answer[0]
+        self._limit = plan.first
+        if answer[0]:
+            self._retry = _AT_ONCE
+        else:
+            wait = answer[2]
+            self._retry = None if wait is None else wait / 1e6
         self.final = ""
         self._key = key
         self._plan = plan
@@ -327,7 +375,7 @@ class OneLimitDecision(MemoryDecision):
     @property
     def limit(self) -> Limit:
         """The one limit."""
-        return self._plan.first
+        return self._limit
 
     @property
     def remaining(self) -> int:
@@ -337,10 +385,7 @@ class OneLimitDecision(MemoryDecision):
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same request passes."""
-        if self.allowed:
-            return 0.0
-        wait = self._answer[2]
-        return None if wait is None else wait / 1e6
+        return self._retry
 
     @property
     def reset_after(self) -> float:

@@ -1,11 +1,11 @@
 """The two drivers of a flow of waiting.py: one for threads, one for tasks. All that they do is I/O and sleep."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from ratebound.decision import Decision
 from ratebound.events import Listener
+from ratebound.late_asyncio import asyncio
 from ratebound.limit import Group, Mode
 from ratebound.outcome import Row
 from ratebound.rate_limited import RateLimited

@@ -13,7 +13,16 @@ from typing import Any
 
 
 class RateboundError(Exception):
-    """The base class of every exception that Ratebound raises on purpose."""
+    """The base class of every exception that Ratebound raises on purpose.
+
+    Examples:
+        >>> from ratebound import Limiter, RateboundError
+        >>> try:
+        ...     Limiter("ten per minute")
+        ... except RateboundError as error:
+        ...     print(type(error).__name__)
+        InvalidLimit
+    """
 
 
 class InvalidLimit(RateboundError, ValueError):
@@ -35,9 +44,22 @@ class InvalidValue(RateboundError, ValueError):
 class StorageError(RateboundError):
     """The storage could not answer. The message says what to do.
 
-    `undone` is True if the storage certainly charged nothing; otherwise the charge is unknown. `outage` is True if the
-    storage itself is in trouble; it is False if a healthy storage rejected only this group. `answers` is set when a
-    call had several groups and only some failed: it holds the rows of each group, or that group's own error.
+    `answers` is set when a call had several groups and only some failed: it holds the rows of each group, or that
+    group's own error.
+
+    Args:
+        message: What happened, and what to do.
+        undone: True if the storage certainly charged nothing; otherwise the charge is unknown.
+        outage: True if the storage itself is in trouble; False if a healthy storage rejected only this group.
+
+    Examples:
+        >>> from ratebound import Limiter, StorageError
+        >>> limiter = Limiter("5/minute", storage="redis://localhost:1", failure="raise")
+        >>> try:
+        ...     limiter.hit("user:42")
+        ... except StorageError as error:
+        ...     print(error.outage)
+        True
     """
 
     def __init__(self, message: str, *, undone: bool = False, outage: bool = True) -> None:

@@ -18,10 +18,15 @@ log = logging.getLogger("ratebound")
 
 
 class Decided(NamedTuple):
-    """A request was decided. `seconds` is the time that took, including the storage but not sleeping.
+    """A request was decided.
 
-    `request` is the RequestView of a decision that a gate made, else None. It is personal and lives no longer than its
-    request, so the text and the pickle of this event leave it out.
+    The request is personal and lives no longer than its response, so the text and the pickle of this event leave it
+    out.
+
+    Attributes:
+        decision: The decision.
+        seconds: The time that it took, including the storage but not sleeping.
+        request: The RequestView of a decision that a gate made, else None.
     """
 
     decision: Decision
@@ -39,7 +44,9 @@ class Decided(NamedTuple):
 class Settled(NamedTuple):
     """An allowed decision has cost another amount after all: it was settled, or undone.
 
-    `settled` is the decision as it stands now. Its asks have the new costs, and its `overage` is the change.
+    Attributes:
+        decision: The decision as it was.
+        settled: The decision as it stands now. Its asks have the new costs, and its `overage` is the change.
     """
 
     decision: Decision
@@ -47,30 +54,53 @@ class Settled(NamedTuple):
 
 
 class Called(NamedTuple):
-    """A storage outside this process was called. `error` is None if it answered."""
+    """A storage outside this process was called.
 
-    node: str  # the server, if there are several; else empty
+    Attributes:
+        node: The server, if there are several; else empty.
+        seconds: The time that the call took.
+        error: The failure; None if it answered.
+    """
+
+    node: str
     seconds: float
     error: StorageError | None
 
 
 class Degraded(NamedTuple):
-    """The storage is out of reach. From now on the failure mode decides."""
+    """The storage is out of reach. From now on the failure mode decides.
+
+    Attributes:
+        node: The server, if there are several; else empty.
+        reason: What happened, for people.
+    """
 
     node: str
     reason: str
 
 
 class Recovered(NamedTuple):
-    """The storage decides again. `seconds` is how long it was out of reach."""
+    """The storage decides again.
+
+    Attributes:
+        node: The server, if there are several; else empty.
+        seconds: How long it was out of reach.
+        written_back: The units that were granted during the outage and are now charged in the storage.
+    """
 
     node: str
     seconds: float
-    written_back: int  # units granted during the outage that are now charged in the storage
+    written_back: int
 
 
 class Shadowed(NamedTuple):
-    """The answer that a rule in shadow, or a rule's candidate limits, would have given."""
+    """The answer that a rule in shadow, or a rule's candidate limits, would have given.
+
+    Attributes:
+        rule: The name of the rule.
+        candidate: True if the rule's candidate limits answered.
+        allowed: True if they would have allowed the request.
+    """
 
     rule: str
     candidate: bool
@@ -78,13 +108,17 @@ class Shadowed(NamedTuple):
 
 
 class Struck(NamedTuple):
-    """A penalty counted a strike: for a denial, or for a result. `remaining` strikes are left until the next block.
+    """A penalty counted a strike: for a denial, or for a result.
 
-    `ask` is the place of its key among `decision.asks`, so that the text of this event shows no key.
+    Attributes:
+        decision: The decision.
+        limit: The penalty.
+        ask: The place of its key among `decision.asks`, so that the text of this event shows no key.
+        remaining: The strikes that are left until the next block.
     """
 
     decision: Decision
-    limit: Limit  # the penalty
+    limit: Limit
     ask: int
     remaining: int
 
@@ -95,11 +129,18 @@ class Struck(NamedTuple):
 
 
 class BlockBegan(NamedTuple):
-    """A penalty blocks a key from now on, for `seconds`. The strike that began the block is told before it."""
+    """A penalty blocks a key from now on. The strike that began the block is told before it.
+
+    Attributes:
+        decision: The decision.
+        limit: The penalty.
+        ask: The place of its key among `decision.asks`, so that the text of this event shows no key.
+        seconds: The length of the block.
+    """
 
     decision: Decision
-    limit: Limit  # the penalty
-    ask: int  # see Struck
+    limit: Limit
+    ask: int
     seconds: float
 
     @property
@@ -112,11 +153,17 @@ class Warned(NamedTuple):
     """A decision, or its settlement, has taken the used part of a limit to the share `limit.warn` or above it.
 
     It is told once for each crossing, and denies nothing.
+
+    Attributes:
+        decision: The decision.
+        limit: The limit that is nearly used up.
+        ask: The place of its key among `decision.asks`, so that the text of this event shows no key.
+        remaining: The units that are left.
     """
 
     decision: Decision
     limit: Limit
-    ask: int  # see Struck
+    ask: int
     remaining: int
 
     @property
@@ -128,7 +175,10 @@ class Warned(NamedTuple):
 class SlotLost(NamedTuple):
     """The storage had lost a slot while its holder was at work: a reset, a failover, or a renewal that came too late.
 
-    It is held again, even above the count. `decision` is the one that took it.
+    It is held again, even above the count.
+
+    Attributes:
+        decision: The decision that took it.
     """
 
     decision: Decision
@@ -137,8 +187,10 @@ class SlotLost(NamedTuple):
 class PressureChanged(NamedTuple):
     """Limits are lowered further, or raised again, because the load of this process has changed.
 
-    `factors` has a number from 0 to 1 for each priority of rules; 1 is as configured. It is also told when a gate
-    begins to watch the load. It comes from a thread of its own.
+    It is also told when a gate begins to watch the load. It comes from a thread of its own.
+
+    Attributes:
+        factors: A number from 0 to 1 for each priority of rules; 1 is as configured.
     """
 
     factors: Mapping[str, float]
@@ -147,7 +199,8 @@ class PressureChanged(NamedTuple):
 class RequestShed(NamedTuple):
     """A request was turned away before any decision, because too many were in the process: see `concurrent: auto`.
 
-    `in_flight` is how many may be there at the same time now.
+    Attributes:
+        in_flight: How many may be there at the same time now.
     """
 
     in_flight: int
@@ -155,8 +208,11 @@ class RequestShed(NamedTuple):
 
 class ChangeMade(NamedTuple):
     """An operator has changed something through this gate: a block, an override, a switch, or something that `record`
-    has noted. `change` is the entry of the audit log. It names a client or a rule, which the text of this event does
-    not."""
+    has noted.
+
+    Attributes:
+        change: The entry of the audit log. It names a client or a rule, which the text of this event does not.
+    """
 
     change: Any
 

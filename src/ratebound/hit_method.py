@@ -141,9 +141,10 @@ class HitCoroutine:
         answer = hit(self._limiter, self._key, cost=self._cost)
         # OneLimitDecision is nearly every answer, and a class without subclasses is recognised in no time.
         is_answer = isinstance(answer, OneLimitDecision) or isinstance(answer, Decision)  # noqa: SIM101
-        steps = _answer(answer) if is_answer else answer.__await__()
-        self._steps = steps
-        return steps
+        if is_answer:
+            return _answer(answer)  # not kept: a second `send` raises RuntimeError
+        self._steps = answer.__await__()
+        return self._steps
 
     def send(self, value: Any) -> Any:
         """Run until the next pause: tasks call this instead of `__await__`."""

@@ -6,7 +6,6 @@ slot even above the count, because the work of its holder goes on; listeners are
 A renewer has only weak references. If a holder is gone without a release, its slots end with their lease.
 """
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -20,6 +19,7 @@ from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.events import SlotLost, log
 from ratebound.fork import renew_in_children
+from ratebound.late_asyncio import asyncio
 from ratebound.limit import Ask, Group
 from ratebound.outcome import DegradedRows, Row
 from ratebound.telling import tell
@@ -221,7 +221,7 @@ class ThreadRenewer:
 class LoopRenewer:
     """Renews the slots that tasks of one event loop hold. A timer, and a task only while it renews."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         self.renewals = Renewals()
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None

@@ -8,8 +8,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from fractions import Fraction
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ratebound.calendar_period import LENGTHS, Calendar
 from ratebound.errors import InvalidCost, InvalidKey, InvalidLimit
@@ -29,15 +28,19 @@ UNITS = {
     "month": 2_592_000_000_000,  # 30 days
     "year": 31_536_000_000_000,  # 365 days
 }
-BUCKETS = ("token-bucket", "gcra", "leaky-bucket")
-WINDOWS = ("fixed-window", "sliding-log", "sliding-counter")
-ALGORITHMS = BUCKETS + WINDOWS  # of rates
-CALENDAR = "calendar"
-CONCURRENT = "concurrent"
-DISTINCT = "distinct"
-PENALTY = "penalty"
-NOT_RATES = (CALENDAR, CONCURRENT, DISTINCT, PENALTY)
-FAILURES = ("local", "open", "closed", "raise")
+# Of rates: three buckets, and three windows.
+Algorithm = Literal["token-bucket", "gcra", "leaky-bucket", "fixed-window", "sliding-log", "sliding-counter"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+BUCKETS, WINDOWS = ALGORITHMS[:3], ALGORITHMS[3:]
+CALENDAR: Final = "calendar"
+CONCURRENT: Final = "concurrent"
+DISTINCT: Final = "distinct"
+PENALTY: Final = "penalty"
+NOT_RATES: Final = (CALENDAR, CONCURRENT, DISTINCT, PENALTY)
+NotRate = Literal["calendar", "concurrent", "distinct", "penalty"]
+Failure = Literal["local", "open", "closed", "raise"]
+Over = Literal["deny", "allow"]
+FAILURES: tuple[Failure, ...] = get_args(Failure)
 
 MAX_PERIOD = 10 * UNITS["year"]
 MAX_SPAN = 100 * UNITS["year"]  # time to refill a whole burst: now + span + overdraft + patience stays under 2**53
@@ -57,7 +60,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
 VALUE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
 
 
-def default_algorithm(count: int, *, burst: bool) -> str:
+def default_algorithm(count: int, *, burst: bool) -> Algorithm:
     """Return the algorithm for a limit that names none.
 
     Limits are exact where that is cheap: '5/minute' allows at most 5 in any minute.
@@ -71,8 +74,16 @@ def default_algorithm(count: int, *, burst: bool) -> str:
 class Slice:
     """The part of a limit that a process takes from a shared storage at once, to decide from it without asking again.
 
-    It is at most `share` of what remains, and is used within `for_us` microseconds. Raises InvalidLimit for numbers out
-    of range.
+    Args:
+        share: The most that is taken, as a share of what remains: above 0, up to 1.
+        for_us: The time within which it is used, in microseconds: from 1 millisecond to 1 hour.
+
+    Raises:
+        InvalidLimit: A number is out of range.
+
+    Examples:
+        >>> from ratebound import Limiter, Slice
+        >>> limiter = Limiter("10000/minute", slice=Slice(share=0.1, for_us=500_000))
     """
 
     share: float = 0.05
@@ -91,9 +102,7 @@ class Slice:
 class Limit:
     """At most `count` units of cost per `period_us` microseconds, `burst` of them at once.
 
-    An empty `algorithm` selects the default. A `burst` of 0 means `count`. `large` allows a sliding log with a count
-    above 10 000. `failure` is the failure mode of this limit (see `storage/guard/fallback.py`); empty means the
-    limiter's.
+    `parse_limit` makes one from text, and `str(limit)` is that text. Limits with equal fields are equal.
 
     Four algorithms are not rates:
     - "calendar" counts in periods of `calendar`, whose mean length is `period_us`.
@@ -102,31 +111,48 @@ class Limit:
     - "distinct" allows `count` different values of `values`. A value counts until `period_us` after its last allowed
       sight.
     - "penalty" blocks a key after `count` strikes within `period_us`: for the first time in `blocks_us`, then for the
-      next; the last one repeats. `forget_us` after the end of a block, and after a strike, it begins anew.
+      next; the last one repeats. `forget_us` after the end of a block, and after a strike, the list starts again.
 
-    `over` is "allow" for a metered limit: a fixed window or a calendar period that counts what exceeds it, and denies
-    nothing.
+    Args:
+        count: The units of a period, slots, values or strikes: a whole number, 1 or more.
+        period_us: The period in microseconds, at most ten years.
+        burst: The units of a bucket that can be spent at once. 0 means `count`. Windows have none.
+        algorithm: One of token-bucket, gcra, leaky-bucket, fixed-window, sliding-log and sliding-counter, or one of the
+            four above. Empty selects the default.
+        name: The name in headers, reports and `Usage`. Empty means the text of the limit.
+        large: True allows a sliding log with a count above 10 000, or more than 1000 distinct values.
+        failure: The failure mode of this limit: local, open, closed or raise. Empty means the limiter's.
+        calendar: The calendar period of the algorithm "calendar".
+        over: "allow" for a metered limit: a fixed window or a calendar period that counts what exceeds it, and denies
+            nothing.
+        retry_us: For slots, the time after which a client without a slot is told to try again. 0 means that it is told
+            no time, because it is unknown when a slot will be free.
+        values: The name of the values that "distinct" counts.
+        blocks_us: The lengths of a penalty's blocks in microseconds, the first one first.
+        forget_us: The time in microseconds after which a penalty forgets its blocks.
+        warn: The share at which listeners are warned that the limit is nearly used up, like 0.8. 0 means never.
+        slice: The part of the limit that each process takes from a shared storage at once. None means no part.
+        deny_cache: True lets a process repeat a denial for up to a second without asking the storage.
 
-    `retry_us` is for slots: the time after which a client without a slot is told to try again. 0 means that it is told
-    no time, because nobody knows when a slot will be free.
+    Raises:
+        InvalidLimit: The numbers are out of range or do not go together.
 
-    `warn` is the share at which listeners are warned that the limit is nearly used up, like 0.8. 0 means never.
-
-    `slice` lets each process take a part of the limit from a shared storage at once. `deny_cache` lets a process repeat
-    a denial for up to a second without asking the storage.
-
-    Raises InvalidLimit if the numbers are out of range or do not go together.
+    Examples:
+        >>> from ratebound import Limit, parse_limit
+        >>> limit = Limit(100, 60_000_000, algorithm="sliding-log")
+        >>> str(limit), limit == parse_limit("100/minute")
+        ('100/minute', True)
     """
 
     count: int
     period_us: int = 0
     burst: int = 0
-    algorithm: str = ""
+    algorithm: Algorithm | NotRate | Literal[""] = ""
     name: str = ""
     large: InitVar[bool] = False
-    failure: str = field(default="", compare=False)
+    failure: Failure | Literal[""] = field(default="", compare=False)
     calendar: Calendar | None = None
-    over: str = "deny"
+    over: Over = "deny"
     retry_us: int = 0
     values: str = ""
     blocks_us: tuple[int, ...] = ()
@@ -184,7 +210,8 @@ class Limit:
             )
         put(self, "scope", state_scope(self))
         put(self, "slice_place", "" if self.slice is None else _slice_place(self, self.slice))
-        kernel, windows = self.algorithm, None
+        kernel: str = self.algorithm
+        windows = None
         if self.is_quota:
             kernel, windows = "quota", Windows(self.period_us, self.calendar)
         numbers = Numbers(
@@ -299,10 +326,9 @@ class Limit:
         put = object.__setattr__
         if self.warn:
             if self.algorithm == PENALTY:
-                raise InvalidLimit("a penalty has no share to warn of: listeners are told of its strikes")
+                raise InvalidLimit("warn is not for penalties: listeners receive Struck for each strike. Remove warn")
             put(self, "warn", checked_warn(self.warn))
-        # The share as it was written: 0.07 of 100 is 7, and not a little more.
-        put(self, "warns_at", int(self.burst * (1 - Fraction(str(self.warn)))) if self.warn else -1)
+        put(self, "warns_at", _without_share(self.burst, self.warn) if self.warn else -1)
         put(self, "is_watched", bool(self.warn) or self.algorithm == PENALTY)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -456,6 +482,13 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
     return tuple(scopes.values())
 
 
+def _without_share(count: int, share: float) -> int:
+    """Return what a share leaves of a count, rounded down. The share is taken as it is written: 0.07 of 100 is 7."""
+    from fractions import Fraction  # takes a millisecond to import, and few limits warn
+
+    return int(count * (1 - Fraction(str(share))))
+
+
 def checked_warn(warn: object) -> float:
     """Return the share of a warning. Raises InvalidLimit if it cannot be read."""
     try:
@@ -530,9 +563,22 @@ Mode = Literal["spend", "peek", "force"]
 class Check:
     """A charge of `cost` units for `key` against one limit or several.
 
-    `values` has the value for each limit of distinct values: {"account": "alice"}.
+    Args:
+        key: The client that is counted, as text, like `"user:42"`. Every key has its own count.
+        limits: One limit, or several: all allow, or nothing is charged.
+        cost: The units to spend: a whole number from 1 to 10**12.
+        values: The value for each limit of distinct values: `{"account": "alice"}`. Other limits take none.
 
-    Raises InvalidKey, InvalidLimit, InvalidCost or InvalidValue.
+    Raises:
+        InvalidKey: The key is not a str.
+        InvalidCost: The cost is not a whole number from 1 to 10**12.
+        InvalidLimit: There is no limit, or two of them would share one count.
+
+    Examples:
+        >>> from ratebound import Check, Limiter, parse_limit
+        >>> limiter = Limiter("100/minute")
+        >>> limiter.check(Check("user:42", parse_limit("10/minute"), cost=3)).remaining
+        7
     """
 
     key: str

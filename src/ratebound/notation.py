@@ -20,6 +20,7 @@ import re
 from typing import Any, NoReturn
 
 from ratebound.calendar_period import LENGTHS, WEEKDAYS, Calendar, zone_of
+from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
 from ratebound.limit import (
     ALGORITHMS,
@@ -32,6 +33,7 @@ from ratebound.limit import (
     PENALTY,
     UNITS,
     VALUE_NAME,
+    Algorithm,
     Limit,
 )
 
@@ -43,6 +45,7 @@ DISTINCT_EXAMPLE = "expected for example '20 distinct account/hour'"
 STRIKE_EXAMPLE = "expected for example '3 strikes/hour block 5 minutes then 1 hour then 1 day forget 7 days'"
 TOKEN = re.compile(r"[0-9]+|[A-Za-z]+(?:-[A-Za-z]+)*|\S")
 SEPARATED = re.compile(r"(?:[_,'][0-9]{3})+(?=\s*/|\s+per)")
+SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)")
 ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]*")
 SHORT_UNITS = {
     "us": "microsecond",
@@ -92,10 +95,32 @@ KIND_EXAMPLES = {CONCURRENT: SLOT_EXAMPLE, DISTINCT: DISTINCT_EXAMPLE, "strikes"
 ALIASES = {"moving-window": "sliding-log", "sliding-window": "sliding-log", "leaking-bucket": "leaky-bucket"}
 
 
-def parse_limit(text: str, *, default: str | None = None) -> Limit:
-    """Return the one limit in `text`. Raises InvalidLimit if there is none, or more than one.
+def parse_span(text: str) -> float:
+    """Return seconds. Raises ValueError if the text is no length of time like '30s', '2m' or '0.5 seconds'."""
+    match = SPAN.fullmatch(" ".join(text[:200].lower().split()))
+    if match and match[2] in UNIT_NAMES:
+        span = float(match[1]) * UNIT_NAMES[match[2]] / SECOND
+        if span > 0:
+            return span
+    raise ValueError(f"cannot read duration {text[:80]!r}: expected for example '30s', '2m' or '500ms'")
 
-    `default` is the algorithm if the text names none and has no burst.
+
+def parse_limit(text: str, *, default: Algorithm | None = None) -> Limit:
+    """Return the one limit in `text`.
+
+    Args:
+        text: The notation, like `"100/minute"` or `"10/second burst 20"`; at most 4096 characters.
+        default: The algorithm of limits that name none and have no burst. None means sliding-log up to a count of 100,
+            and sliding-counter above.
+
+    Raises:
+        InvalidLimit: The text cannot be read, or has no limit or more than one. The message shows the position.
+
+    Examples:
+        >>> from ratebound import parse_limit
+        >>> limit = parse_limit("10/second burst 20")
+        >>> limit.count, limit.burst, limit.algorithm
+        (10, 20, 'token-bucket')
     """
     found = parse_limits(text, default=default)
     if len(found) != 1:
@@ -103,10 +128,21 @@ def parse_limit(text: str, *, default: str | None = None) -> Limit:
     return found[0]
 
 
-def parse_limits(text: str, *, default: str | None = None) -> list[Limit]:
-    """Return the limits in `text`. Raises InvalidLimit with the position of the first mistake.
+def parse_limits(text: str, *, default: Algorithm | None = None) -> list[Limit]:
+    """Return the limits in `text`, separated by `;`, `,` or `|`.
 
-    `default` is the algorithm for limits that name none and have no burst.
+    Args:
+        text: The notation, like `"100/minute"` or `"10/second burst 20"`; at most 4096 characters.
+        default: The algorithm of limits that name none and have no burst. None means sliding-log up to a count of 100,
+            and sliding-counter above.
+
+    Raises:
+        InvalidLimit: The text cannot be read. The message shows the position of the first mistake.
+
+    Examples:
+        >>> from ratebound import parse_limits
+        >>> [str(limit) for limit in parse_limits("5/second; 1000/day")]
+        ['5/second', '1000/day']
     """
     if default is not None and default not in ALGORITHMS:
         raise InvalidLimit(f"unknown algorithm {default!r}: expected one of {', '.join(ALGORITHMS)}")
@@ -142,7 +178,7 @@ class _LimitReader:
         self.place, self.token = rest, match.group() if match else ""
         return taken
 
-    def limit(self, default: str | None) -> Limit:
+    def limit(self, default: Algorithm | None) -> Limit:
         """Return the limit. Raises InvalidLimit."""
         begin = self.place
         count = self.number("a count", "a count cannot be zero")
@@ -194,7 +230,7 @@ class _LimitReader:
             "expected '/' or 'per' after the count, which is a whole number, or 'concurrent', 'distinct' or 'strikes'"
         )
 
-    def rate(self, count: int, default: str | None) -> Limit:
+    def rate(self, count: int, default: Algorithm | None) -> Limit:
         """Return a limit per period of time."""
         period = self.period()
         options = self.options(OPTIONS)

@@ -11,13 +11,20 @@ SLICED: Final = -2  # as `part`: the units came out of a slice, and `given` is i
 class Outcome(NamedTuple):
     """The answer of one limit. Times are whole microseconds.
 
-    `retry_after_us` is 0 if allowed and None if no wait can help. `reset_after_us` is the time until the state is as if
-    untouched. `at_us` is the storage's clock at the decision.
+    The fields from `given` on are for settling.
 
-    The other fields are for settling. `given` is the time that refunds had given back to a bucket; for a fixed window,
-    the instant since which it counts; for a slot that was forced, 1 if it was not held before. `part` is the fraction
-    of the instant at which this spend's place in a bucket ends. `ahead_us` is that instant, in microseconds from
-    `at_us`; None if it equals `reset_after_us`. If a slice decided, `part` is -2 and `given` is the slice's number.
+    Attributes:
+        allowed: True if this limit allows the cost.
+        remaining: The units of cost that are left.
+        retry_after_us: The time until the same request passes if no other comes: 0 if allowed, None if no wait can
+            help.
+        reset_after_us: The time until the state is as if untouched.
+        delay_us: The time to hold an allowed request back.
+        at_us: The storage's clock at the decision.
+        given: The time that refunds had given back to a bucket; for a fixed window, the instant since which it counts;
+            for a slot that was forced, 1 if it was not held before. If a slice decided, its number.
+        part: The fraction of the instant at which this spend's place in a bucket ends; -2 if a slice decided.
+        ahead_us: That instant, in microseconds from `at_us`; None if it equals `reset_after_us`.
     """
 
     allowed: bool

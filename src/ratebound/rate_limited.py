@@ -15,7 +15,23 @@ class Patience(NamedTuple):
 
 
 class RateLimited(RateboundError):
-    """A denial, raised by `wait`, `acquire`, `reserve` and decorators. `decision` has the limit and the wait."""
+    """A denial, raised by `wait`, `acquire`, `reserve` and decorators.
+
+    Args:
+        decision: The denial. It has the limit and the wait.
+        patience: How long the caller would have waited; None if it did not wait.
+
+    Examples:
+        >>> from ratebound import Limiter, RateLimited
+        >>> limiter = Limiter("1/hour")
+        >>> decision = limiter.hit("user:42")
+        >>> try:
+        ...     with limiter.reserve("user:42", 1):
+        ...         pass
+        ... except RateLimited as error:
+        ...     print(error.decision.limit, error.decision.remaining)
+        1/hour 0
+    """
 
     def __init__(self, decision: Decision, patience: Patience | None = None) -> None:
         super().__init__(decision, patience)

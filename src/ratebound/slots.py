@@ -9,7 +9,13 @@ from ratebound.limit import Ask, Group, Limit
 
 
 class Holder(NamedTuple):
-    """One slot that is held. It is free at `expires_at`, by the storage's clock, unless it is renewed until then."""
+    """One slot that is held.
+
+    Attributes:
+        limit: The concurrent limit.
+        id: The number of the slot.
+        expires_at: The instant, by the storage's clock, at which it is free unless it is renewed until then.
+    """
 
     limit: Limit
     id: int

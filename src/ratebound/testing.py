@@ -36,9 +36,22 @@ from ratebound.switch import switch
 
 
 class FakeClock:
-    """A clock that stands still until it is told to move.
+    """A clock that stands still until it is told to move. Storages and limiters take it as `clock` and its `sleep` as
+    `sleep`.
 
-    `now` is in microseconds; `sleep` moves it instead of sleeping.
+    Args:
+        now: Microseconds since 1970.
+
+    Examples:
+        >>> from ratebound import Limiter, MemoryStorage
+        >>> from ratebound.testing import FakeClock
+        >>> clock = FakeClock()
+        >>> limiter = Limiter("1/minute", storage=MemoryStorage(clock=clock), sleep=clock.sleep)
+        >>> limiter.hit("user:42").allowed, limiter.hit("user:42").allowed
+        (True, False)
+        >>> clock.advance(60)
+        >>> limiter.hit("user:42").allowed
+        True
     """
 
     def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
@@ -48,7 +61,11 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: Duration) -> None:
-        """Move the clock forward by `seconds`, or by a timedelta; back if it is negative."""
+        """Move the clock forward; back if the time is negative. `sleep` is the same function.
+
+        Args:
+            seconds: Seconds or a timedelta.
+        """
         if isinstance(seconds, timedelta):
             seconds = seconds.total_seconds()
         self.now += round(seconds * SECOND)
@@ -56,14 +73,27 @@ class FakeClock:
     sleep = advance
 
     async def async_sleep(self, seconds: Duration) -> None:
-        """Move the clock forward by `seconds` and let other tasks run."""
+        """Move the clock forward and let other tasks run.
+
+        Args:
+            seconds: Seconds or a timedelta.
+        """
         self.advance(seconds)
         await asyncio.sleep(0)
 
 
 @contextlib.contextmanager
 def limiting_off() -> Iterator[None]:
-    """Make every limiter allow everything and count nothing inside the `with`, like RATEBOUND_TESTING=off."""
+    """Make every limiter allow everything and count nothing inside the `with`, like RATEBOUND_TESTING=off.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.testing import limiting_off
+        >>> limiter = Limiter("1/hour")
+        >>> with limiting_off():
+        ...     [limiter.hit("user:42").allowed for _ in range(3)]
+        [True, True, True]
+    """
     before, switch.limiting = switch.limiting, False
     try:
         yield
@@ -73,7 +103,16 @@ def limiting_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_sleeps() -> Iterator[None]:
-    """Make limits count without sleeping inside the `with`, like RATEBOUND_TESTING=nosleep."""
+    """Make limits count without sleeping inside the `with`, like RATEBOUND_TESTING=nosleep.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.testing import nothing_sleeps
+        >>> limiter = Limiter("1/minute leaky-bucket burst 2", max_delay=3600)
+        >>> with nothing_sleeps():
+        ...     [limiter.wait("user:42").delay > 50 for _ in range(2)]
+        [False, True]
+    """
     before, switch.sleeping = switch.sleeping, False
     try:
         yield
@@ -82,7 +121,19 @@ def nothing_sleeps() -> Iterator[None]:
 
 
 class Blocking:
-    """A sync storage over an async one, on its own event loop, so that one contract covers both."""
+    """A sync storage over an async one, on its own event loop, so that one contract covers both.
+
+    Args:
+        storage: The storage for tasks.
+
+    Examples:
+        >>> from ratebound import AsyncMemoryStorage
+        >>> from ratebound.testing import STORAGE_CONTRACT, Blocking, FakeClock
+        >>> clock = FakeClock()
+        >>> storage = Blocking(AsyncMemoryStorage(clock=clock))
+        >>> STORAGE_CONTRACT[0](storage, clock)
+        >>> storage.close()
+    """
 
     def __init__(self, storage: AsyncStorage) -> None:
         self.storage = storage
@@ -90,20 +141,39 @@ class Blocking:
         self._closed = False
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Run the storage's `evaluate` and return its rows."""
+        """Run the storage's `evaluate` and return its rows.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+        """
         return self._runner.run(self.storage.evaluate(groups, mode))
 
     def reset(self, group: Group) -> None:
-        """Run the storage's `reset`."""
+        """Run the storage's `reset`.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+        """
         self._runner.run(self.storage.reset(group))
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Run the storage's `holders` and return what it lists."""
+        """Run the storage's `holders` and return what it lists.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+        """
         found: list[HeldSlot] = self._runner.run(holders_of(self.storage)(key, limit))
         return found
 
     def refusal_of(self, limit: Limit) -> str:
-        """Return why the storage does not keep a limit; "" if it does."""
+        """Return why the storage does not keep a limit; "" if it does.
+
+        Args:
+            limit: The limit to look at.
+        """
         return refusal_of(self.storage, limit)
 
     @property
@@ -112,12 +182,22 @@ class Blocking:
         return keeps_documents(self.storage)
 
     def read_document(self, name: str) -> Document:
-        """Run the storage's `read_document` and return what it found."""
+        """Run the storage's `read_document` and return what it found.
+
+        Args:
+            name: The name of the document.
+        """
         found: Document = self._runner.run(documents_of(self.storage).read_document(name))
         return found
 
     def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Run the storage's `write_document` and return its answer."""
+        """Run the storage's `write_document` and return its answer.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+        """
         written: bool = self._runner.run(documents_of(self.storage).write_document(name, content, version))
         return written
 
@@ -1247,7 +1327,7 @@ def blocks_become_longer_and_are_forgotten(storage: Storage, clock: FakeClock) -
 
 @about(PENALTY)
 def a_reset_lifts_a_block(storage: Storage, clock: FakeClock) -> None:
-    """Of that key alone; it begins anew, as if it had never been blocked."""
+    """Of that key alone; it starts again, as if it had never been blocked."""
     for key in ("a", "b"):
         _block(storage, clock, key)
     storage.reset((("a", (parse_limit(PENALTY),), 1, None, None),))

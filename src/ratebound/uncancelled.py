@@ -1,8 +1,9 @@
 """Calls that must be made to their end, even if the task that makes them is cancelled."""
 
-import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from ratebound.late_asyncio import asyncio
 
 T = TypeVar("T")
 _running: set["asyncio.Task[Any]"] = set()  # an event loop itself holds its tasks weakly

@@ -14,16 +14,28 @@ from ratebound.outcome import DegradedRows, Outcome, Row
 class Usage(NamedTuple):
     """The usage of one limit by one key.
 
-    `quota` is the count plus the units that were `granted` in this window; for buckets it is the burst. `used` may
-    exceed it if the limit is metered. For slots `used` is the number that is held, for distinct values the number that
-    count, for a penalty the number of strikes. `resets_at` is the end of the present window for a quota, else the
-    instant at which the limit is as if untouched. `previous` is what was used in the window before; None for limits
-    that are not quotas. `rule` is the name of the rule, if a policy has the limit.
+    Attributes:
+        name: The name of the limit.
+        limit: The limit.
+        quota: The count plus the units that were `granted` in this window; for buckets it is the burst.
+        used: What was used; it may exceed `quota` if the limit is metered. For slots the number that is held, for
+            distinct values the number that count, for a penalty the number of strikes.
+        remaining: What is left. If `degraded`, what this process may grant by its failure mode.
+        resets_at: The end of the present window for a quota, else the instant at which the limit is as if untouched.
+            While `blocked`, the end of the block.
+        previous: What was used in the window before; None for limits that are not quotas.
+        granted: The units that `grant` has added in this window.
+        degraded: The reason why the storage was not asked; None if it was. Then `used` is the rest of the quota.
+        rule: The name of the rule, if a policy has the limit.
+        blocked: True while a penalty blocks the key.
 
-    `blocked` is True while a penalty blocks the key. Then `resets_at` is the end of the block.
-
-    `degraded` is the reason why the storage was not asked; None if it was. Then `remaining` is what this process may
-    grant by its failure mode, and `used` is the rest of the quota.
+    Examples:
+        >>> from ratebound import Limiter
+        >>> limiter = Limiter("100/calendar-month as month")
+        >>> decision = limiter.hit("user:42", cost=30)
+        >>> usage = limiter.usage("user:42")[0]
+        >>> usage.name, usage.used, usage.remaining
+        ('month', 30, 70)
     """
 
     name: str

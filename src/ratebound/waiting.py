@@ -10,7 +10,6 @@ tries again when a slot is released in this process, and every now and then for 
 """
 
 import threading
-from asyncio import AbstractEventLoop
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from ratebound.clock import seconds
 from ratebound.decision import Decision
 from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
+from ratebound.late_asyncio import asyncio
 from ratebound.limit import BUCKETS, Ask, Extra, Group, Limit, Mode
 from ratebound.outcome import DegradedRows, Row
 from ratebound.rate_limited import Patience, RateLimited
@@ -73,7 +73,9 @@ class Pause(NamedTuple):
 
 
 Step = Evaluate | Sleep | TicketWait | Pause
-Place = tuple[AbstractEventLoop | None, str]  # one line for each key and event loop: a ticket is set in its own
+Place = tuple[
+    "asyncio.AbstractEventLoop | None", str
+]  # one line for each key and event loop: a ticket is set in its own
 Flow = Generator[Step, object, Decision]
 Extras = Sequence[Extra] | None
 
@@ -142,7 +144,7 @@ class Lines:
         """Forget all waiters. A child process has none of its parent's."""
         # Reentrant: under the lock the collector may destroy waiters of a closed loop, and they leave.
         self._lock = threading.RLock()
-        self._lines: dict[AbstractEventLoop | None, dict[str, Line]] = {}
+        self._lines: dict[asyncio.AbstractEventLoop | None, dict[str, Line]] = {}
 
     def enter(self, place: Place, ticket: Ticket, cost: int) -> bool:
         """Put the ticket at the end of its line. Return True if it is the first."""
@@ -191,7 +193,7 @@ class SlotWaiters:
     def renew(self) -> None:
         """Forget all waiters. A child process has none of its parent's."""
         self._lock = threading.RLock()  # reentrant for the same reason as the lock of `Lines`
-        self._waiting: dict[str, dict[Ticket, AbstractEventLoop | None]] = {}
+        self._waiting: dict[str, dict[Ticket, asyncio.AbstractEventLoop | None]] = {}
 
     def enter(self, place: Place, ticket: Ticket) -> None:
         """Set the ticket from now on whenever a slot of the key is released."""

@@ -30,6 +30,8 @@ from ratebound.telling import tell
 log = logging.getLogger("ratebound")
 
 PRIORITIES = ("low", "normal", "high", "critical")
+"""The priorities of rules. Limits of "low" are lowered first, those of "critical" never."""
+
 SHEDDABLE = PRIORITIES[:-1]
 
 CALM = 0.9  # below this load, factors grow
@@ -43,15 +45,26 @@ MAX_FINISHED = 10_000  # requests between two samples; of more, the oldest are n
 
 
 class Pressure:
-    """The pressure on this process, from signals of overload. `Policy(adaptive=Pressure([CpuUse(0.85)]))` uses it.
+    """The pressure on this process, from signals of overload. A policy with it lowers the limits of unimportant rules.
 
-    `floor` is the least factor of a priority; it is rounded up to a twentieth. In the `background`, a thread samples
-    the signals every 250 milliseconds, from the first request on; without it, only calls of `sample` do. Two policies
-    that share a pressure are lowered together.
+    Two policies that share a pressure are lowered together. `is_calm` is False while a factor is below 1, and until the
+    first request.
 
-    `is_calm` is False while a factor is below 1, and until the first request.
+    Args:
+        signals: The signals. The one with the highest load counts.
+        floor: The least factor of a priority, above 0 and at most 1; it is rounded up to a twentieth.
+        background: True if a thread samples the signals every 250 milliseconds, from the first request on; without it,
+            only calls of `sample` do.
+        clock: A function that returns seconds and never steps back.
 
-    Raises ValueError for what is not a signal, and for a floor out of bounds.
+    Raises:
+        ValueError: There is no signal, something is not a signal, or the floor is out of bounds.
+
+    Examples:
+        >>> from ratebound.adaptive import CpuUse, Latency, Pressure
+        >>> from ratebound.policy import Policy, Rule
+        >>> pressure = Pressure([CpuUse(0.85), Latency(0.5)], floor=0.2)
+        >>> policy = Policy(rules=[Rule("api", "100/minute", priority="low")], adaptive=pressure)
     """
 
     def __init__(
@@ -103,16 +116,28 @@ class Pressure:
         return bool(self._fed)
 
     def step(self, priority: str) -> int:
-        """Return the factor of a priority in twentieths."""
+        """Return the factor of a priority in twentieths.
+
+        Args:
+            priority: One of `PRIORITIES`.
+        """
         return self._steps[priority]
 
     def include(self, priorities: Iterable[str]) -> None:
-        """Lower these priorities, too. A priority that no rule has is left out, or it would take time to fall."""
+        """Lower these priorities, too. A priority that no rule has is left out, or it would take time to fall.
+
+        Args:
+            priorities: Names of priorities. Critical is never lowered.
+        """
         known = {*self.priorities, *priorities}
         self.priorities = tuple(priority for priority in SHEDDABLE if priority in known)
 
     def follow(self, before: "Pressure") -> None:
-        """Begin with the factors of another pressure, in whose place this one comes."""
+        """Begin with the factors of another pressure, in whose place this one comes.
+
+        Args:
+            before: The pressure of the policy that was replaced.
+        """
         if before is not self:
             self._levels = {priority: max(level, self.floor) for priority, level in before._levels.items()}
             self._set_steps()
@@ -121,9 +146,13 @@ class Pressure:
             self.is_calm = False
 
     def finished(self, seconds: float, failed: bool) -> None:
-        """Note that a request which was let through has ended, after `seconds`, and whether it failed by our fault.
+        """Note that a request which was let through has ended.
 
         Rejected requests are not to be noted: they are quick, and no sign of health.
+
+        Args:
+            seconds: How long the request took.
+            failed: True if it failed by our fault.
         """
         self._finished.append(Finished(seconds, failed))
 
@@ -131,6 +160,9 @@ class Pressure:
         """Begin to sample, and to measure the event loop that runs here. Listeners of `decider` are told of changes.
 
         Gates call this for requests that find the pressure not calm.
+
+        Args:
+            decider: The decider of the gate. Its listeners receive `PressureChanged`.
         """
         loop = asyncio._get_running_loop() if self._lags else None  # None in a thread, and in other kinds of loops
         is_known = any(known() is decider for known in self._deciders)

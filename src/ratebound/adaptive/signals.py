@@ -26,12 +26,30 @@ PROBE = 0.1  # seconds between two probes of an event loop
 
 @runtime_checkable
 class Signal(Protocol):
-    """A number that shows overload. `name` is for logs."""
+    """A number that shows overload. `name` is for logs.
+
+    Any object with a `name` and a `load` is one. `Reading` makes one of a function.
+
+    Examples:
+        >>> from ratebound.adaptive import Pressure
+        >>> class QueueLength:
+        ...     name = "queue"
+        ...     def load(self, now):
+        ...         return 30 / 100
+        >>> pressure = Pressure([QueueLength()], background=False)
+        >>> pressure.sample()
+        >>> pressure.factors["low"]
+        1.0
+    """
 
     name: str
 
     def load(self, now: float) -> float:
-        """Return the load: 1.0 at the threshold, 0.0 if there is nothing to tell."""
+        """Return the load: 1.0 at the threshold, 0.0 if there is nothing to tell.
+
+        Args:
+            now: The time in seconds, of a clock that never steps back.
+        """
 
 
 class Finished(NamedTuple):
@@ -42,7 +60,19 @@ class Finished(NamedTuple):
 
 
 class CpuUse:
-    """The use of the CPU: of the container if it has a quota, else of the machine. `most` is a share, such as 0.85."""
+    """The use of the CPU: of the container if it has a quota, else of the machine.
+
+    Args:
+        most: The share that is too much, above 0 and at most 1.
+        processors: What reads the times of the processors. None reads those of this container and machine.
+
+    Raises:
+        ValueError: The share is out of bounds.
+
+    Examples:
+        >>> from ratebound.adaptive import CpuUse, Pressure
+        >>> pressure = Pressure([CpuUse(0.85)])
+    """
 
     name = "cpu"
 
@@ -52,7 +82,11 @@ class CpuUse:
         self._readings: deque[tuple[float, dict[str, ProcessorTime]]] = deque()
 
     def load(self, now: float) -> float:
-        """Return the use of the last second, as a part of the threshold."""
+        """Return the use of the last second, as a part of the threshold.
+
+        Args:
+            now: The time in seconds, of a clock that never steps back.
+        """
         current = {time.of: time for time in self._processors.read()}
         readings = self._readings
         readings.append((now, current))
@@ -68,9 +102,19 @@ class CpuUse:
 
 
 class LoopLag:
-    """The lag of event loops: how late they run what is due. `most` is in seconds, or a timedelta.
+    """The lag of event loops: how late they run what is due.
 
     `watch` begins to measure a loop. A loop that hangs is seen, because the lag is read from outside of it.
+
+    Args:
+        most: The lag that is too much: seconds or a timedelta, up to an hour.
+
+    Raises:
+        ValueError: The lag is out of bounds.
+
+    Examples:
+        >>> from ratebound.adaptive import LoopLag, Pressure
+        >>> pressure = Pressure([LoopLag(0.1)])
     """
 
     name = "lag"
@@ -80,7 +124,12 @@ class LoopLag:
         self._probes: tuple[_Probe, ...] = ()  # replaced as a whole: another thread reads it
 
     def watch(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
-        """Measure the loop that runs here, unless it is measured already. Only one thread at a time may call this."""
+        """Measure the loop that runs here, unless it is measured already. Only one thread at a time may call this.
+
+        Args:
+            loop: The event loop that runs here.
+            clock: A function that returns seconds and never steps back.
+        """
         alive = [probe for probe in self._probes if not probe.is_over]
         if not any(probe.loop() is loop for probe in alive):
             self._probes = (*alive, _Probe(loop, clock))
@@ -95,7 +144,11 @@ class LoopLag:
         self._probes = ()
 
     def load(self, now: float) -> float:
-        """Return the lag of the slowest loop, as a part of the threshold."""
+        """Return the lag of the slowest loop, as a part of the threshold.
+
+        Args:
+            now: The time in seconds, of a clock that never steps back.
+        """
         return max((probe.lag(now) for probe in self._probes if probe.is_running), default=0.0) / self._most
 
 
@@ -170,10 +223,19 @@ class _OfRequests:
 
 
 class Latency(_OfRequests):
-    """The time that requests take. More than a tenth of them may not take longer than `target`: seconds, or a
-    timedelta.
+    """The time that requests take. More than a tenth of them may not take longer than `target`.
 
     So it is the 90th percentile of the last second that is held against the target.
+
+    Args:
+        target: Seconds or a timedelta, up to an hour.
+
+    Raises:
+        ValueError: The target is out of bounds.
+
+    Examples:
+        >>> from ratebound.adaptive import Latency, Pressure
+        >>> pressure = Pressure([Latency(0.5)])
     """
 
     name = "latency"
@@ -188,7 +250,18 @@ class Latency(_OfRequests):
 
 
 class ErrorRate(_OfRequests):
-    """The share of requests that fail by our fault: a status of 500 and above, or an exception. `most` is a share."""
+    """The share of requests that fail by our fault: a status of 500 and above, or an exception.
+
+    Args:
+        most: The share that is too much, above 0 and at most 1.
+
+    Raises:
+        ValueError: The share is out of bounds.
+
+    Examples:
+        >>> from ratebound.adaptive import ErrorRate, Pressure
+        >>> pressure = Pressure([ErrorRate(0.1)])
+    """
 
     name = "errors"
 
@@ -203,7 +276,18 @@ class ErrorRate(_OfRequests):
 class Reading:
     """A signal of your own: a function without arguments that returns a number, and the number that is too much.
 
-    The function is called in a thread, four times each second. It must be quick.
+    Args:
+        name: The name of the signal, for logs.
+        function: It is called in a thread, four times each second, so it must be quick.
+        most: The number that is too much, above 0.
+
+    Raises:
+        ValueError: The name is empty, the function cannot be called, or the number is not above 0.
+
+    Examples:
+        >>> from ratebound.adaptive import Pressure, Reading
+        >>> waiting = []
+        >>> pressure = Pressure([Reading("queue", lambda: len(waiting), most=100)], background=False)
     """
 
     def __init__(self, name: str, function: Callable[[], float], most: float) -> None:
@@ -218,7 +302,11 @@ class Reading:
         self._most = most
 
     def load(self, now: float) -> float:
-        """Return what the function returns, as a part of the threshold."""
+        """Return what the function returns, as a part of the threshold.
+
+        Args:
+            now: The time in seconds, of a clock that never steps back.
+        """
         return float(self._function()) / self._most
 
 

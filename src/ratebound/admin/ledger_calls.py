@@ -14,6 +14,7 @@ from ratebound.admin.messages import CallError
 from ratebound.calendar_period import zone_of
 from ratebound.errors import StorageError
 from ratebound.ledger import Ledger
+from ratebound.ledger.periods import Period
 from ratebound.ledger.spans import read_instant, spans_between
 from ratebound.observe.client import naming
 
@@ -135,14 +136,19 @@ class LedgerCalls:
         return {**shown, "name": client} if arguments.get("names") else shown
 
 
+def many_clients(many: int) -> str:
+    """Return a number of clients in words for the audit log."""
+    return f"{many} client{'' if many == 1 else 's'}"
+
+
 def names_shown(answer: Answer) -> tuple[str, str, str]:
     """Return the entry of the log of changes for an answer that has names: its action, target and detail."""
     rows = answer.get("top") or answer.get("overage") or ()
     many = len({row["client"] for row in rows})
-    return "show names", "", f"{many} {'client' if many == 1 else 'clients'} of the ledger"
+    return "show names", "", f"{many_clients(many)} of the ledger"
 
 
-def _time_asked(arguments: Arguments) -> tuple[datetime, datetime, str, str]:
+def _time_asked(arguments: Arguments) -> tuple[datetime, datetime, Period, str]:
     """Return the time that a call asks for, the length of its spans, and their zone. Raises ValueError."""
     zone = arguments.get("zone", "UTC")
     until = read_instant(arguments["until"], zone) if "until" in arguments else datetime.now(UTC)

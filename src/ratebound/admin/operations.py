@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ratebound import __version__, compiled
 from ratebound.admin.audit_log import log_call
 from ratebound.admin.calls import CALLS, Operator, is_audited
-from ratebound.admin.ledger_calls import CALLED, NO_LEDGER, LedgerCalls, names_shown
+from ratebound.admin.ledger_calls import CALLED, NO_LEDGER, LedgerCalls, many_clients, names_shown
 from ratebound.admin.messages import CallError, WrongField
 from ratebound.admin.policy_source import GatePolicySource, PolicySource
 from ratebound.admin.rules_in_force import descriptor_document, rule_document
@@ -43,7 +43,7 @@ from ratebound.policy.runtime.operator_switches import RuleSwitch
 from ratebound.storage import keeps_documents
 from ratebound.usage import Usage
 
-RETRY = {"Retry-After": "1"}  # where nobody knows when the storage will be back
+RETRY = {"Retry-After": "1"}  # it is unknown when the storage will be back
 FIELDS = {call.name: [field.name for field in call.fields] for call in CALLS}
 FRESH = 0.5  # seconds for which documents are not read again: less than the second between two live events
 NO_DOCUMENTS = "The storage keeps no shared documents, so operators cannot change or list this."
@@ -157,7 +157,7 @@ class Operations:
         view = yield self._figures.view
         top = [dict(one) for one in view["top"]]
         if arguments.get("names"):
-            yield from self._record("show names", "", f"{len(top)} clients", operator)
+            yield from self._record("show names", "", many_clients(len(top)), operator)
             names = yield partial(self._figures.names, [one["client"] for one in top])
             for one in top:
                 if one["client"] in names:

@@ -87,7 +87,7 @@ class TokenSignIn:
         self._key = hmac.digest(key, b"ratebound admin session", "sha256")
         self._entries = [self._entry(*entry) for entry in entries]
         if not self._entries:
-            raise ValueError("there is no token, so that nobody can sign in: give at least one (name, role, token)")
+            raise ValueError("no tokens were given: pass at least one (name, role, token), for operators to sign in")
         if len({entry.digest for entry in self._entries}) != len(self._entries):
             raise ValueError("two operators have the same token: give each one a token of its own")
         self._clock = clock

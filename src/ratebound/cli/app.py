@@ -9,30 +9,61 @@ import click
 from rich.console import Console
 
 from ratebound import __version__, compiled
+from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.demo import show_demo
 from ratebound.cli.explain import explain_limits
+from ratebound.cli.parameters import ALGORITHM
 from ratebound.errors import InvalidLimit, RateboundError
-from ratebound.limit import ALGORITHMS, limit_set
+from ratebound.limit import ALGORITHMS, Algorithm, limit_set
 from ratebound.notation import parse_limits
 
+# The path of a user: understand, write, prove, run, operate.
+SECTIONS = {
+    "Understand limits": ("explain", "demo"),
+    "Write a policy": ("policy", "replay"),
+    "Prove that limits hold": ("loadtest", "call"),
+    "Run the service and its storage": ("serve", "storage", "zone"),
+    "Operate what runs": ("ask", "top", "state", "blocks", "overrides", "switches", "ledger"),
+    "Set up your shell": ("completion",),
+}
+# Shown as they are, which \b says.
+EPILOG = """\b
+Start with:
+  ratebound explain "10/second burst 20; 500/hour"
+  ratebound replay access.log --write-policy policy.yaml
+  ratebound serve --policy policy.yaml
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+`ratebound COMMAND --help` explains a command, with examples.
+"""
+
+
+@click.group(
+    cls=CommandGroup,
+    sections=SECTIONS,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(__version__, message=f"ratebound %(version)s ({'compiled' if compiled else 'pure Python'})")
 def app() -> None:
-    """Understand rate limits before you deploy them."""
+    """Limit rates: understand a limit, write a policy, prove that it holds, run it, and see what it does."""
 
 
 @app.command(short_help="Explain limits in words and in a picture.")
-@click.argument("limits")
+@click.argument("limits", metavar="LIMITS")
 @click.option(
     "--default-algorithm",
+    type=ALGORITHM,
     metavar="NAME",
     help=f"The algorithm of limits that name none and have no burst: {', '.join(ALGORITHMS)}.",
 )
-def explain(limits: str, default_algorithm: str | None) -> None:
+def explain(limits: str, default_algorithm: Algorithm | None) -> None:
     """Explain in words and in a picture what LIMITS allow, and which of them binds when.
 
-    For example: ratebound explain "10/second burst 20; 500/hour"
+    \b
+    Examples:
+      ratebound explain "10/second burst 20; 500/hour"
+      ratebound explain "10000/calendar-month in Europe/Berlin"
+      ratebound explain 100/minute --default-algorithm fixed-window
     """
     with _mistakes_on_stderr():
         explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), _console())
@@ -40,11 +71,16 @@ def explain(limits: str, default_algorithm: str | None) -> None:
 
 @app.command(short_help="Play the same traffic through every algorithm.")
 @click.argument("limit", default="10/second burst 5")
-@click.option("--seconds", type=float, help="Length of the traffic in seconds; four periods by default.")
+@click.option("--seconds", type=float, metavar="SECONDS", help="Length of the traffic; four periods by default.")
 def demo(limit: str, seconds: float | None) -> None:
     """Play the same bursty traffic through every algorithm, side by side.
 
     LIMIT gives count, period and burst ("10/second burst 5" by default); its algorithm does not matter.
+
+    \b
+    Examples:
+      ratebound demo
+      ratebound demo "5/second burst 10" --seconds 6
     """
     with _mistakes_on_stderr():
         limits = parse_limits(limit)

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import click
 
 from ratebound.cli.app import _mistakes_on_stderr
+from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.parameters import FILE
 from ratebound.cli.serve import service_module
 from ratebound.errors import RateboundError
 
@@ -104,12 +106,16 @@ def _options(default: str) -> Callable[[F], F]:
         for option in (
             click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON."),
             click.option(
-                "--timeout", type=click.FloatRange(0.001, 60), default=5.0, help="Seconds.", show_default=True
+                "--timeout",
+                type=click.FloatRange(0.001, 60),
+                default=5.0,
+                metavar="SECONDS",
+                help="The longest wait.",
             ),
-            click.option("--ca", metavar="FILE", help="The certificates to trust; the service must use TLS."),
+            click.option("--ca", type=FILE, help="The certificates to trust; the service must use TLS."),
             click.option("--tls", is_flag=True, help="Use TLS."),
-            click.option("--token-file", metavar="FILE", help="A file with the token; else RATEBOUND_TOKEN."),
-            click.option("--to", default=default, show_default=True, metavar="ADDRESS", help="Where the service is."),
+            click.option("--token-file", type=FILE, help="A file with the token; else RATEBOUND_TOKEN."),
+            click.option("--to", default=default, metavar="ADDRESS", help="Where the service is."),
         ):
             command = option(command)
         return command
@@ -117,32 +123,48 @@ def _options(default: str) -> Callable[[F], F]:
     return add
 
 
-@click.group(short_help="Ask a running service over HTTP, gRPC or RESP.")
+@click.group(cls=CommandGroup, short_help="Ask a running service over HTTP, gRPC or RESP.")
 def ask() -> None:
     """Ask a running service, which `ratebound serve` starts, and print its answer.
 
     The exit status is 0 if the request is allowed, 3 if it is denied, and 2 if there is no answer. The token is
     read from --token-file, or from the environment variable RATEBOUND_TOKEN.
+
+    \b
+    Examples:
+      ratebound ask http decide --path /items --address 203.0.113.7
+      ratebound ask resp throttle user:42 15 30 60
     """
 
 
-@ask.group("http", short_help="Ask over HTTP.")
+@ask.group("http", cls=CommandGroup, short_help="Ask over HTTP.")
 def over_http() -> None:
-    """Ask over HTTP: the policy (decide), or limits of your own (hit, peek, usage, reset)."""
+    """Ask over HTTP: the policy (decide), or limits of your own (hit, peek, usage, reset).
+
+    \b
+    Examples:
+      ratebound ask http decide --method POST --path /login --address 203.0.113.7
+      ratebound ask http hit user:42 "10/minute"
+    """
 
 
 @over_http.command(short_help="Let the policy decide a described request.")
-@click.option("--method", default="GET", show_default=True)
-@click.option("--path", required=True, help="The path, with or without a query.")
-@click.option("--host", help="The host that was asked.")
-@click.option("--address", help="The address of the client.")
-@click.option("--user", help="The user that was authenticated.")
-@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="May be given several times.")
+@click.option("--method", default="GET", metavar="METHOD", help="The method.")
+@click.option("--path", required=True, metavar="PATH", help="The path, with or without a query.")
+@click.option("--host", metavar="HOST", help="The host that was asked.")
+@click.option("--address", metavar="ADDRESS", help="The address of the client.")
+@click.option("--user", metavar="USER", help="The user that was authenticated.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="A header; may be given several times."
+)
 @_options(HTTP)
 def decide(method: str, path: str, headers: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Let the policy of the service decide a described request.
 
-    For example: ratebound ask http decide --method POST --path /login --address 203.0.113.7
+    \b
+    Examples:
+      ratebound ask http decide --method POST --path /login --address 203.0.113.7
+      ratebound ask http decide --path /items --user 42 --json
     """
     path, mark, query = path.partition("?")
     described: dict[str, Any] = {"method": method, "path": path, **({"query": query} if mark else {})}
@@ -165,12 +187,15 @@ def decide(method: str, path: str, headers: tuple[str, ...], as_json: bool, **gi
 @over_http.command(short_help="Spend limits of your own.")
 @click.argument("key")
 @click.argument("limits")
-@click.option("--cost", type=int, default=1, show_default=True)
+@click.option("--cost", type=int, default=1, metavar="UNITS", help="The units to spend.")
 @_options(HTTP)
 def hit(key: str, limits: str, cost: int, as_json: bool, **given: Any) -> None:
     """Spend COST of LIMITS for KEY.
 
-    For example: ratebound ask http hit user:42 "10/minute"
+    \b
+    Examples:
+      ratebound ask http hit user:42 "10/minute"
+      ratebound ask http hit user:42 "10/minute; 100/hour" --cost 5
     """
     _call("/v1/hit", {"key": key, "limits": limits, "cost": cost}, as_json, given)
 
@@ -180,7 +205,13 @@ def hit(key: str, limits: str, cost: int, as_json: bool, **given: Any) -> None:
 @click.argument("limits")
 @_options(HTTP)
 def peek(key: str, limits: str, as_json: bool, **given: Any) -> None:
-    """Show whether LIMITS allow KEY a request now. Nothing is spent."""
+    """Show whether LIMITS allow KEY a request now. Nothing is spent.
+
+    \b
+    Examples:
+      ratebound ask http peek user:42 "10/minute"
+      ratebound ask http peek user:42 "10/minute" --json
+    """
     _call("/v1/peek", {"key": key, "limits": limits}, as_json, given)
 
 
@@ -189,7 +220,13 @@ def peek(key: str, limits: str, as_json: bool, **given: Any) -> None:
 @click.argument("limits")
 @_options(HTTP)
 def usage(key: str, limits: str, as_json: bool, **given: Any) -> None:
-    """Show what KEY has used of LIMITS."""
+    """Show what KEY has used of LIMITS.
+
+    \b
+    Examples:
+      ratebound ask http usage user:42 "10/minute"
+      ratebound ask http usage user:42 "10000/calendar-month" --json
+    """
     _call("/v1/usage", {"key": key, "limits": limits}, as_json, given)
 
 
@@ -198,19 +235,28 @@ def usage(key: str, limits: str, as_json: bool, **given: Any) -> None:
 @click.argument("limits")
 @_options(HTTP)
 def reset(key: str, limits: str, as_json: bool, **given: Any) -> None:
-    """Forget what KEY has spent of LIMITS."""
+    """Forget what KEY has spent of LIMITS.
+
+    \b
+    Examples:
+      ratebound ask http reset user:42 "10/minute"
+      ratebound ask http reset user:42 "10/minute" --to 127.0.0.1:4290
+    """
     _call("/v1/reset", {"key": key, "limits": limits}, as_json, given)
 
 
 @ask.command("grpc", short_help="Ask Envoy's rate limit service, over gRPC.")
 @click.argument("domain")
 @click.argument("entries", nargs=-1, required=True, metavar="KEY=VALUE…")
-@click.option("--hits", type=click.IntRange(0), default=1, show_default=True, help="The cost.")
+@click.option("--hits", type=click.IntRange(0), default=1, metavar="UNITS", help="The units to spend.")
 @_options(GRPC)
 def over_grpc(domain: str, entries: tuple[str, ...], hits: int, as_json: bool, **given: Any) -> None:
     """Ask as Envoy does: one descriptor of DOMAIN, with entries KEY=VALUE in order.
 
-    For example: ratebound ask grpc edge remote_address=203.0.113.7
+    \b
+    Examples:
+      ratebound ask grpc edge remote_address=203.0.113.7
+      ratebound ask grpc edge generic_key=login remote_address=203.0.113.7 --hits 2
     """
     messages = service_module("ratebound.service.envoy_messages")
     client = service_module("ratebound.service.grpc_client")
@@ -286,8 +332,9 @@ def over_resp(command: str, arguments: tuple[str, ...], as_json: bool, **given: 
     """Send a command: throttle (CL.THROTTLE), hit (RB.HIT), peek, reset, decide, or any other by its full name.
 
     \b
-    For example: ratebound ask resp throttle user:42 15 30 60
-                 ratebound ask resp hit user:42 "10/minute"
+    Examples:
+      ratebound ask resp throttle user:42 15 30 60
+      ratebound ask resp hit user:42 "10/minute"
     """
     hiredis = service_module("hiredis")
     words = [ALIASES.get(command.lower(), command), *arguments]

@@ -3,6 +3,7 @@ application."""
 
 import click
 
+from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.operator_options import FOR, JSON, REASON, STORAGE, opened, show
 from ratebound.cli.policy import FORMAT
@@ -17,7 +18,7 @@ OF_PENALTIES = (
 )
 
 
-@click.group(short_help="List, add and remove clients that operators block.")
+@click.group(cls=CommandGroup, short_help="List, add and remove clients that operators block.")
 def blocks() -> None:
     """List, add and remove the clients that operators block by hand, in the storage of a running application.
 
@@ -26,6 +27,11 @@ def blocks() -> None:
 
     Blocks that a penalty began are not in this list. To see them, run: ratebound state usage CLIENT --policy FILE. To
     lift them, run: ratebound state reset CLIENT --policy FILE.
+
+    \b
+    Examples:
+      ratebound blocks list --storage redis://localhost
+      ratebound blocks add 203.0.113.7 --for 1h --storage redis://localhost
     """
 
 
@@ -36,7 +42,10 @@ def blocks() -> None:
 def list_blocks(storage: str | None, shape: str) -> None:
     """List the clients that operators block now, the oldest block first.
 
-    For example: ratebound blocks list --storage redis://localhost
+    \b
+    Examples:
+      ratebound blocks list --storage redis://localhost
+      ratebound blocks list --storage shm://api --json
     """
     with opened(storage, INSTEAD) as (where, _):
         _show(run(listing_entries(where, BLOCKS)), shape)
@@ -53,7 +62,10 @@ def list_blocks(storage: str | None, shape: str) -> None:
 def add(client: str, length: str | None, reason: str, by: str | None, storage: str | None, shape: str) -> None:
     """Block CLIENT before any rule, and show the block. A client that is blocked gets the new time and reason.
 
-    For example: ratebound blocks add 203.0.113.7 --for 1h --reason "scans for .env" --storage redis://localhost
+    \b
+    Examples:
+      ratebound blocks add 203.0.113.7 --for 1h --reason "scans for .env" --storage redis://localhost
+      ratebound blocks add user:42 --storage redis://localhost
     """
     with opened(storage, INSTEAD) as (where, _):
         _show([run(adding_block(where, client, length, reason, by=operator(by)))], shape)
@@ -66,7 +78,10 @@ def add(client: str, length: str | None, reason: str, by: str | None, storage: s
 def remove(client: str, by: str | None, storage: str | None) -> None:
     """Remove the block of CLIENT. Exits with status 1 if no operator blocks it.
 
-    For example: ratebound blocks remove 203.0.113.7 --storage redis://localhost
+    \b
+    Examples:
+      ratebound blocks remove 203.0.113.7 --storage redis://localhost
+      ratebound blocks remove user:42 --by ann --storage shm://api
     """
     with opened(storage, INSTEAD) as (where, _):
         if not run(removing_block(where, client, by=operator(by))):

@@ -21,6 +21,7 @@ from ratebound.cli.advice_words import doubts, limit_lines, quota_words, refusal
 from ratebound.cli.app import _console
 from ratebound.cli.exchange import Exchanged, NoAnswer, Unreachable, exchange
 from ratebound.cli.figures_page import shown
+from ratebound.cli.parameters import FILE
 from ratebound.cli.policy import _mistakes
 from ratebound.cli.words import duration, number
 from ratebound.errors import RateboundError
@@ -46,7 +47,7 @@ class _Request(NamedTuple):
 
 
 @click.command(short_help="Show what an API says about its limits.")
-@click.argument("url")
+@click.argument("url", metavar="URL")
 @click.option("-X", "--request", "method", metavar="METHOD", help="The method.  [default: GET, or POST with --data]")
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="A header field; @FILE: a file."
@@ -56,13 +57,12 @@ class _Request(NamedTuple):
     "--repeat",
     type=click.IntRange(1, MOST_REPEATS),
     default=1,
-    show_default=True,
     metavar="N",
     help="Send up to N requests, one after the other. A refusal ends it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each answer as one line of JSON.")
-@click.option("--timeout", type=click.FloatRange(0.1, 600), default=30.0, show_default=True, help="Seconds.")
-@click.option("--ca", metavar="FILE", help="The certificates to trust, for an https URL.")
+@click.option("--timeout", type=click.FloatRange(0.1, 600), default=30.0, metavar="SECONDS", help="The longest wait.")
+@click.option("--ca", type=FILE, help="The certificates to trust, for an https URL.")
 def call(
     url: str,
     method: str | None,
@@ -83,8 +83,9 @@ def call(
     The exit status is 0 if the server answered, even with a refusal, 1 if no answer came, and 2 for wrong usage.
 
     \b
-    For example: ratebound call https://api.github.com/rate_limit
-                 ratebound call https://api.example.com/v1/items -H @token.txt --repeat 5
+    Examples:
+      ratebound call https://api.github.com/rate_limit
+      ratebound call https://api.example.com/v1/items -H @token.txt --repeat 5
     """
     with _mistakes():
         request = _read_request(url, method, headers, data)

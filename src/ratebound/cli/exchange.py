@@ -94,7 +94,7 @@ def exchange(
 
 
 class _Watch:
-    """Ends a connection at a deadline: the timeout of a socket begins anew with every byte."""
+    """Ends a connection at a deadline: the timeout of a socket restarts with every byte."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         self.is_over = False

@@ -192,7 +192,7 @@ def _facts_of_penalty(limit: Limit) -> list[tuple[str, str]]:
     blocks = ", then ".join(map(duration, limit.blocks_us))
     return [
         ("strike", "a denial by another limit of the same check; several within one second are one"),
-        ("no strike", "a denial for want of a slot, a cost above the limit, a waiter, or anything while blocked"),
+        ("no strike", "a denial because no slot is free, a cost above the limit, a waiter, or anything while blocked"),
         ("blocks for", f"{blocks}; the last one repeats" if len(limit.blocks_us) > 1 else f"{blocks}, each time"),
         ("forgets", f"{duration(limit.forget_us)} after the end of a block; a strike restarts that time"),
     ]
@@ -211,7 +211,7 @@ def _facts_of_quota(limit: Limit, now: int) -> list[tuple[str, str]]:
         facts.append((f"in any {unit}", more))
     facts.append(("average rate", _average(limit)))
     if limit.calendar is not None:
-        facts.append(("begins anew", _next_windows(limit, now)))
+        facts.append(("resets", _next_windows(limit, now)))
     return facts
 
 

@@ -17,11 +17,15 @@ from rich.text import Text
 
 from ratebound.calendar_period import zone_of
 from ratebound.cli.app import _console
+from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.figures_page import shown
 from ratebound.cli.ledger_page import report_page
+from ratebound.cli.parameters import FILE, LEDGER_URL
 from ratebound.cli.policy import _mistakes
 from ratebound.errors import RateboundError, StorageError
 from ratebound.ledger import Ledger
+from ratebound.ledger.periods import Period
+from ratebound.ledger.queries import Order
 from ratebound.ledger.report import COLUMNS, MonthReport, bill_csv, bill_lines, csv_text, month_report, report_json
 from ratebound.ledger.report_html import report_html
 from ratebound.report.page import percent
@@ -33,22 +37,24 @@ FILE_WIDTH = 110  # columns of a report that is written to a file as text
 NUMBERS = ("units", "allowed", "denied", "overage")
 NO_LEDGER = f"which ledger? Give --ledger sqlite:///usage.db, or set {LEDGER_VARIABLE}"
 
-LEDGER = click.option("--ledger", "url", metavar="URL", help=f"The ledger. By default that of {LEDGER_VARIABLE}.")
+LEDGER = click.option(
+    "--ledger", "url", type=LEDGER_URL, metavar="URL", help=f"The ledger. By default that of {LEDGER_VARIABLE}."
+)
 SECRET = click.option(
     "--secret-file",
-    type=click.Path(dir_okay=False),
+    type=FILE,
     help=f"The secret of its digests, to find a client by name. By default that of {SECRET_VARIABLE}.",
 )
 MONTH = click.option("--month", metavar="YYYY-MM", help="The month. By default the present one.")
-ZONE = click.option("--zone", default="UTC", show_default=True, help="The time zone of days and months.")
+ZONE = click.option("--zone", default="UTC", metavar="ZONE", help="The time zone of days and months.")
 SINCE = click.option("--since", metavar="TIME", help="From when: 2026-11-16, 2026-11 or 2026-11-16T09:30:00Z.")
 UNTIL = click.option("--until", metavar="TIME", help="Until when; this instant does not belong to it.")
 FORMAT = click.option(
-    "--format", "shape", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True
+    "--format", "shape", type=click.Choice(["text", "json", "csv"]), default="text", help="The form of the output."
 )
 
 
-@click.group(short_help="Show what clients have used: reports, bills and audits from the usage ledger.")
+@click.group(cls=CommandGroup, short_help="Report what clients have used: months, bills, audits.")
 def ledger() -> None:
     """Show what clients have used, from the usage ledger that an application or the service writes.
 
@@ -57,6 +63,11 @@ def ledger() -> None:
 
     CSV is for spreadsheets and bills. A name that a spreadsheet would take for a formula has an apostrophe in front.
     JSON has every name exactly as it is.
+
+    \b
+    Examples:
+      ratebound ledger report --month 2026-11 --ledger sqlite:///usage.db
+      ratebound ledger usage user:42 --by month --ledger sqlite:///usage.db
     """
 
 
@@ -70,7 +81,7 @@ def ledger() -> None:
     type=click.Choice(["text", "json", "csv", "html"]),
     help="By default what the name of the output file says, else text.",
 )
-@click.option("--output", type=click.Path(dir_okay=False), help="The file to write. By default it is printed.")
+@click.option("--output", type=FILE, help="The file to write. By default it is printed.")
 @LEDGER
 @SECRET
 def report(
@@ -87,8 +98,9 @@ def report(
     HTML is one file with pictures that loads nothing from elsewhere. CSV has the overage by client and rule.
 
     \b
-    For example: ratebound ledger report --month 2026-11 --ledger sqlite:///usage.db
-                 ratebound ledger report --month 2026-11 --output november.html
+    Examples:
+      ratebound ledger report --month 2026-11 --ledger sqlite:///usage.db
+      ratebound ledger report --month 2026-11 --output november.html
     """
     shape = shape or (SHAPES.get(Path(output).suffix.lower(), "text") if output else "text")
     with opened_ledger(url, secret_file) as found:
@@ -106,9 +118,7 @@ def report(
 
 @ledger.command(short_help="Show what a client has used, by day or month.")
 @click.argument("client")
-@click.option(
-    "--by", type=click.Choice(["hour", "day", "month", "bucket"]), default="day", show_default=True, help="Add up by."
-)
+@click.option("--by", type=click.Choice(["hour", "day", "month", "bucket"]), default="day", help="Add up by.")
 @SINCE
 @UNTIL
 @click.option("--rule", metavar="NAME", help="Only of this rule.")
@@ -118,7 +128,7 @@ def report(
 @SECRET
 def usage(
     client: str,
-    by: str,
+    by: Period,
     since: str | None,
     until: str | None,
     rule: str | None,
@@ -129,7 +139,10 @@ def usage(
 ) -> None:
     """Show what CLIENT has used of each rule, by day or month. CLIENT is written like user:42 or 203.0.113.7.
 
-    For example: ratebound ledger usage user:42 --by month --ledger sqlite:///usage.db
+    \b
+    Examples:
+      ratebound ledger usage user:42 --by month --ledger sqlite:///usage.db
+      ratebound ledger usage user:42 --since 2026-11-01 --rule api --format json
     """
     with opened_ledger(url, secret_file) as found:
         rows = found.usage(client, by=by, since=since, until=until, rule=rule, zone=zone)
@@ -137,19 +150,22 @@ def usage(
 
 
 @ledger.command(short_help="List the clients with the most units, denials or overage.")
-@click.option("--by", type=click.Choice(["units", "denied", "overage"]), default="units", show_default=True)
-@click.option("--most", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many.")
+@click.option("--by", type=click.Choice(["units", "denied", "overage"]), default="units", help="What counts.")
+@click.option("--most", type=click.IntRange(1, 100_000), default=20, metavar="NUMBER", help="How many.")
 @SINCE
 @UNTIL
 @FORMAT
 @LEDGER
 @SECRET
 def top(
-    by: str, most: int, since: str | None, until: str | None, shape: str, url: str | None, secret_file: str | None
+    by: Order, most: int, since: str | None, until: str | None, shape: str, url: str | None, secret_file: str | None
 ) -> None:
     """List the clients and rules with the most units, denials or overage.
 
-    For example: ratebound ledger top --by denied --since 2026-11-01 --ledger sqlite:///usage.db
+    \b
+    Examples:
+      ratebound ledger top --by denied --since 2026-11-01 --ledger sqlite:///usage.db
+      ratebound ledger top --most 100 --format csv
     """
     with opened_ledger(url, secret_file) as found:
         rows = found.top(since=since, until=until, by=by, most=most)
@@ -165,7 +181,10 @@ def top(
 def denials(since: str | None, until: str | None, shape: str, url: str | None, secret_file: str | None) -> None:
     """Show how often each rule allowed and denied, the highest share of denials first.
 
-    For example: ratebound ledger denials --since 2026-11-01 --ledger sqlite:///usage.db
+    \b
+    Examples:
+      ratebound ledger denials --since 2026-11-01 --ledger sqlite:///usage.db
+      ratebound ledger denials --format json
     """
     with opened_ledger(url, secret_file) as found:
         rows = sorted(found.denials(since=since, until=until), key=lambda row: (-row.rate, -row.denied, row.rule))
@@ -184,7 +203,10 @@ def overage(
 ) -> None:
     """Show the units above metered quotas in a month, by client and rule.
 
-    For example: ratebound ledger overage --month 2026-11 --format csv --ledger sqlite:///usage.db
+    \b
+    Examples:
+      ratebound ledger overage --month 2026-11 --format csv --ledger sqlite:///usage.db
+      ratebound ledger overage --client user:42 --zone Europe/Berlin
     """
     with opened_ledger(url, secret_file) as found:
         rows = found.overage(month or _this_month(zone), client=client, zone=zone)
@@ -194,7 +216,7 @@ def overage(
 @ledger.command(short_help="List what operators have changed.")
 @SINCE
 @UNTIL
-@click.option("--most", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many.")
+@click.option("--most", type=click.IntRange(1, 100_000), default=100, metavar="NUMBER", help="How many.")
 @FORMAT
 @LEDGER
 @SECRET
@@ -203,7 +225,10 @@ def audit(
 ) -> None:
     """List what operators have changed, newest first: blocks, overrides, switches, grants, and names that were shown.
 
-    For example: ratebound ledger audit --since 2026-11-01 --ledger sqlite:///usage.db
+    \b
+    Examples:
+      ratebound ledger audit --since 2026-11-01 --ledger sqlite:///usage.db
+      ratebound ledger audit --most 500 --format csv
     """
     with opened_ledger(url, secret_file) as found:
         rows = found.audit(since=since, until=until, most=most)
@@ -220,7 +245,10 @@ def forget(client: str, yes: bool, url: str | None, secret_file: str | None) -> 
 
     Totals of all clients together stay. So do changes of operators that name the client: the audit only grows.
 
-    For example: ratebound ledger forget user:42 --ledger sqlite:///usage.db
+    \b
+    Examples:
+      ratebound ledger forget user:42 --ledger sqlite:///usage.db
+      ratebound ledger forget user:42 --yes
     """
     with opened_ledger(url, secret_file) as found:
         found.usage(client)  # a mistake is told before the question

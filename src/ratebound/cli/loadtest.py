@@ -13,10 +13,12 @@ from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBar
 
 from ratebound.cli.app import _console
+from ratebound.cli.parameters import FILE
 from ratebound.errors import RateboundError
 from ratebound.limit import limit_set
-from ratebound.loadtest.arrivals import Arrivals, parse_arrivals, parse_rate, parse_span
+from ratebound.loadtest.arrivals import Arrivals, parse_arrivals, parse_rate
 from ratebound.loadtest.assertion import parse_assertion
+from ratebound.loadtest.cost import limit_in_requests
 from ratebound.loadtest.identities import ASSIGNMENTS, Clients, IdentityMark, parse_identity
 from ratebound.loadtest.judge import REFUSED
 from ratebound.loadtest.plan import LoadPlan, LoadTarget
@@ -24,7 +26,7 @@ from ratebound.loadtest.progress import Progress
 from ratebound.loadtest.report import LoadReport, make_report, milliseconds, report_json, summary
 from ratebound.loadtest.report_html import report_html
 from ratebound.loadtest.run import LoadRun, run_load_here
-from ratebound.notation import parse_limits
+from ratebound.notation import parse_limits, parse_span
 
 MAX_RATE = 20_000.0  # guards against typing errors
 COLOURS = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
@@ -35,8 +37,8 @@ COLOURS = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
 @click.option("--rate", metavar="RATE", help="Requests per second: 150/s, 600/minute, or 'poisson 150/s'.")
 @click.option("--ramp", metavar="FROM..TO", help="A rate that changes evenly, instead of --rate: 10/s..200/s.")
 @click.option("--burst", metavar="'N every TIME'", help="Bursts, instead of --rate: '50 every 5s'.")
-@click.option("--for", "duration", metavar="TIME", default="30s", show_default=True, help="How long: 30s, 2m, 500ms.")
-@click.option("--clients", type=click.IntRange(1), default=1, show_default=True, help="The number of clients.")
+@click.option("--for", "duration", metavar="TIME", default="30s", help="How long: 30s, 2m, 500ms.")
+@click.option("--clients", type=click.IntRange(1), default=1, metavar="NUMBER", help="The number of clients.")
 @click.option(
     "--identity",
     "identities",
@@ -49,7 +51,6 @@ COLOURS = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
     "--assign",
     type=click.Choice(ASSIGNMENTS),
     default="round-robin",
-    show_default=True,
     help="How requests are distributed to clients.",
 )
 @click.option(
@@ -57,6 +58,13 @@ COLOURS = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
     "limit_text",
     metavar="LIMITS",
     help="The limit that the server should keep: '100/minute'. Without it, the limit of its headers.",
+)
+@click.option(
+    "--cost",
+    type=click.IntRange(1, 1_000_000),
+    default=1,
+    metavar="UNITS",
+    help="The units that the server charges for each request.",
 )
 @click.option("--shared", is_flag=True, help="All clients share the limit.")
 @click.option(
@@ -66,24 +74,22 @@ COLOURS = {"PASS": "bold green", "FAIL": "bold red", "UNKNOWN": "bold yellow"}
     metavar="STATUS",
     help="The status of a refusal, if it is not 429.",
 )
-@click.option("--method", default="GET", show_default=True)
+@click.option("--method", default="GET", metavar="METHOD", help="The method of every request.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="A header of every request.")
-@click.option("--body", default="", metavar="TEXT", help="The body of every request, or @FILE.")
+@click.option("--body", default="", show_default=False, metavar="TEXT", help="The body of every request, or @FILE.")
 @click.option("--http2", is_flag=True, help="Speak HTTP/2: negotiated by TLS, or without negotiation on http://.")
 @click.option("--obey", is_flag=True, help="Refused clients wait as Retry-After says, and then send one probe.")
 @click.option(
     "--probe-within", metavar="TIME", help="How long to wait for probes after the end of the load. Implies --obey."
 )
-@click.option("--timeout", default="10s", show_default=True, metavar="TIME", help="The longest wait for an answer.")
-@click.option("--seed", type=int, default=0, help="The seed of all random choices, to repeat a test.")
+@click.option("--timeout", default="10s", metavar="TIME", help="The longest wait for an answer.")
+@click.option("--seed", type=int, default=0, metavar="NUMBER", help="The seed of all random choices, to repeat a test.")
 @click.option("--assert", "asserted", multiple=True, metavar="BOUND", help="Fail unless this holds: 'p99<50ms'.")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write JSON; - is stdout.")
-@click.option(
-    "--html", "html_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write a page with pictures."
-)
+@click.option("--json", "json_file", type=FILE, help="Write JSON; - is stdout.")
+@click.option("--html", "html_file", type=FILE, help="Write a page with pictures.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @click.option("--allow-remote", is_flag=True, help="Send the load to another machine. It must be yours.")
-@click.option("--ca", "--ca-file", "ca_file", metavar="FILE", help="The certificates to trust, for an https URL.")
+@click.option("--ca", "--ca-file", "ca_file", type=FILE, help="The certificates to trust, for an https URL.")
 @click.option("--insecure", is_flag=True, help="Do not verify certificates; on loopback only.")
 @click.option("--max-rate", metavar="RATE", help="Allow a higher rate than 20000/s.")
 def loadtest(
@@ -96,6 +102,7 @@ def loadtest(
     identities: tuple[str, ...],
     assign: str,
     limit_text: str | None,
+    cost: int,
     shared: bool,
     refused: tuple[int, ...],
     method: str,
@@ -124,12 +131,15 @@ def loadtest(
     130 interrupted twice.
 
     \b
-    For example: ratebound loadtest http://127.0.0.1:8000/ --rate 150/s --for 30s --clients 20
-                 ratebound loadtest http://127.0.0.1:8000/ --rate 50/s --limit "100/minute" --html report.html
+    Examples:
+      ratebound loadtest http://127.0.0.1:8000/ --rate 150/s --for 30s --clients 20
+      ratebound loadtest http://127.0.0.1:8000/ --rate 50/s --limit "100/minute" --html report.html
     """
     with _mistakes():
         load, arrivals = _load(rate, ramp, burst, parse_span(duration), seed)
         limits = limit_set(parse_limits(limit_text)) if limit_text is not None else ()
+        for limit in limits:
+            limit_in_requests(limit, cost)  # a limit that cannot be judged is found before the test
         assertions = [parse_assertion(text) for text in asserted]
         plan = LoadPlan(
             targets=[LoadTarget(url, method.upper(), _headers(headers), _body(body)) for url in urls],
@@ -152,7 +162,13 @@ def loadtest(
             click.echo(f"--allow-remote: sending {load} to {', '.join(_hosts(plan))}. Test only your own.", err=True)
         run = _run(plan, quiet=quiet)
         report = make_report(
-            run, limits=limits, shared=shared, refused=frozenset(refused) or REFUSED, assertions=assertions, load=load
+            run,
+            limits=limits,
+            shared=shared,
+            refused=frozenset(refused) or REFUSED,
+            assertions=assertions,
+            load=load,
+            cost=cost,
         )
         _write(report, json_file, html_file)
     sys.exit(report.exit_status)

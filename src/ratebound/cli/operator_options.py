@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ratebound.cli.app import _console
+from ratebound.cli.parameters import FILE, STORAGE_URL
 from ratebound.cli.policy import _environ, _mistakes
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.state import _shared
@@ -21,16 +22,19 @@ from ratebound.policy.load.loader import load_policy
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.urls import open_storage
 
-STORAGE = click.option("--storage", metavar="URL", help="The storage of the application.")
+STORAGE = click.option("--storage", type=STORAGE_URL, metavar="URL", help="The storage of the application.")
 STORAGE_OR_POLICYS = click.option(
-    "--storage", metavar="URL", help="The storage of the application; by default that of the policy."
+    "--storage",
+    type=STORAGE_URL,
+    metavar="URL",
+    help="The storage of the application; by default that of the policy.",
 )
-POLICY = click.option(
-    "--policy", "file", type=click.Path(dir_okay=False), help="The policy of the application, to check what is set."
-)
+POLICY = click.option("--policy", "file", type=FILE, help="The policy of the application, to check what is set.")
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 FOR = click.option("--for", "length", metavar="TIME", help="How long: 90 seconds, 1h. Without it until it is removed.")
-REASON = click.option("--reason", default="", metavar="TEXT", help="A reason for operators. Clients never see it.")
+REASON = click.option(
+    "--reason", default="", show_default=False, metavar="TEXT", help="A reason for operators. Clients never see it."
+)
 
 
 class Opened(NamedTuple):

@@ -3,6 +3,7 @@ of an application."""
 
 import click
 
+from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.operator_options import (
     FOR,
@@ -29,12 +30,17 @@ INSTEAD = "gate.overrides()"
 RULES = click.option("--rule", "rules", multiple=True, metavar="NAME", help="Only for this rule. Can be repeated.")
 
 
-@click.group(short_help="List, add and remove other limits for single clients.")
+@click.group(cls=CommandGroup, short_help="List, add and remove other limits for single clients.")
 def overrides() -> None:
     """List, add and remove other limits, or another tier, for single clients, in the storage of a running application.
 
     CLIENT is written as in the lists of a policy: 203.0.113.7, 203.0.113.0/24, user:42, api-key:acme. All processes
     that use the storage apply a change within a second. These overrides win over those of the policy.
+
+    \b
+    Examples:
+      ratebound overrides list --storage redis://localhost
+      ratebound overrides add user:42 --limits 1000/minute --for 1h --policy policy.yaml
     """
 
 
@@ -45,7 +51,10 @@ def overrides() -> None:
 def list_overrides(storage: str | None, shape: str) -> None:
     """List the overrides that hold now, the oldest first.
 
-    For example: ratebound overrides list --storage redis://localhost
+    \b
+    Examples:
+      ratebound overrides list --storage redis://localhost
+      ratebound overrides list --storage shm://api --json
     """
     with opened(storage, INSTEAD) as (where, _):
         _show(run(listing_entries(where, OVERRIDES)), shape)
@@ -84,7 +93,10 @@ def add(
     With --policy it is refused if a rule or the tier does not exist, or if a rule cannot have these limits. Without, an
     application that cannot apply it logs why.
 
-    For example: ratebound overrides add user:42 --limits 1000/minute --for 1h --policy policy.yaml
+    \b
+    Examples:
+      ratebound overrides add user:42 --limits 1000/minute --for 1h --policy policy.yaml
+      ratebound overrides add user:42 --tier pro --policy policy.yaml
     """
     with opened(storage, INSTEAD, file, environ, module) as (where, gate):
         who = operator(by)
@@ -104,7 +116,10 @@ def remove(client: str, rules: tuple[str, ...], by: str | None, storage: str | N
     """Remove the override of CLIENT for all rules, or the one for exactly the rules that --rule names. Exits with
     status 1 if there is none.
 
-    For example: ratebound overrides remove user:42 --storage redis://localhost
+    \b
+    Examples:
+      ratebound overrides remove user:42 --storage redis://localhost
+      ratebound overrides remove user:42 --by ann --storage shm://api
     """
     with opened(storage, INSTEAD) as (where, _):
         if not run(removing_override(where, client, rules, by=operator(by))):

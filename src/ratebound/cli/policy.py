@@ -1,5 +1,5 @@
 """The command `ratebound policy`: check a policy file, compare two of them, explain the answer to a request, import
-limits of other systems."""
+limits of other systems, print the schema for editors."""
 
 import os
 import sys
@@ -10,12 +10,15 @@ from pathlib import Path
 import click
 
 from ratebound.cli.app import _console, _mistakes_on_stderr
+from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.parameters import FILE as FILE_NAME
+from ratebound.cli.parameters import FILE_OR_STREAM
 from ratebound.cli.policy_check import Findings, check_file, show_findings
 from ratebound.cli.policy_diff import changes_as_json, show_changes
 from ratebound.cli.policy_explain import GivenRequest, explain_request, header_pairs, show_answers, stages_of
 from ratebound.cli.policy_functions import Function, functions_from
 from ratebound.errors import RateboundError
-from ratebound.policy import Policy, PolicyError, read_policy
+from ratebound.policy import SCHEMA_PATH, Policy, PolicyError, read_policy
 from ratebound.policy.imports import SYSTEMS, import_aws, import_envoy_descriptors
 from ratebound.policy.lint.known_mistakes import MISTAKES
 from ratebound.policy.load.loader import load_policy
@@ -25,8 +28,10 @@ from ratebound.policy.runtime.fetched_policy import FetchedPolicy
 from ratebound.policy.runtime.policy_changes import described_changes
 
 FORMATS = click.Choice(["text", "json"])
-FILE = click.argument("file", type=click.Path(dir_okay=False))
+FILE = click.argument("file", type=FILE_NAME)
 FORMAT = click.option("--format", "shape", type=FORMATS, default="text", help="Output for people or for programs.")
+OUTPUT = click.option("-o", "--output", type=FILE_NAME, help="The file to write; stdout by default.")
+FORCE = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 ENVIRON = click.option(
     "--env", "environ", multiple=True, metavar="NAME=VALUE", help="A value for ${NAME}; overrides the environment."
 )
@@ -38,9 +43,19 @@ FUNCTIONS = click.option(
 )
 
 
-@click.group(short_help="Check, compare, explain and import policy files.")
+@click.group(
+    cls=CommandGroup,
+    sections={"Commands": ("check", "explain", "diff", "import", "schema")},
+    short_help="Check, compare, explain and import policy files.",
+)
 def policy() -> None:
-    """Check, compare, explain and import policy files."""
+    """Check, compare, explain and import policy files, and print their schema for editors.
+
+    \b
+    Examples:
+      ratebound policy check policy.yaml
+      ratebound policy explain policy.yaml --method POST --path /auth/login
+    """
 
 
 @policy.command(short_help="Check a file for mistakes and known problems.")
@@ -48,7 +63,13 @@ def policy() -> None:
 @click.option("--strict", is_flag=True, help="Exit with status 1 if there are warnings.")
 @click.option("--ignore", multiple=True, metavar="NAME", help="A warning to ignore; may be given several times.")
 @click.option(
-    "--workers", type=click.IntRange(1), default=1, envvar="WEB_CONCURRENCY", help="The number of server processes."
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    envvar="WEB_CONCURRENCY",
+    show_envvar=True,
+    metavar="NUMBER",
+    help="The number of server processes.",
 )
 @FORMAT
 @ENVIRON
@@ -58,7 +79,11 @@ def check(
 ) -> None:
     """Report all mistakes in FILE by line and place, with status 2; then warn about known problems by name.
 
-    For example: ratebound policy check policy.yaml --strict --ignore address-alone
+    \b
+    Examples:
+      ratebound policy check policy.yaml
+      ratebound policy check policy.yaml --strict --ignore address-alone
+      ratebound policy check policy.yaml --workers 4 --format json
     """
     with _mistakes():
         for name in ignore:
@@ -75,8 +100,8 @@ def check(
 
 
 @policy.command(short_help="List what differs between two files, and what starts anew.")
-@click.argument("old", type=click.Path(dir_okay=False))
-@click.argument("new", type=click.Path(dir_okay=False))
+@click.argument("old", type=FILE_NAME)
+@click.argument("new", type=FILE_NAME)
 @click.option("--strict", is_flag=True, help="Exit with status 1 if a count starts anew.")
 @FORMAT
 @ENVIRON
@@ -87,7 +112,10 @@ def diff(old: str, new: str, strict: bool, shape: str, environ: tuple[str, ...],
     Each of them is a file or a URL, which gets the token in RATEBOUND_POLICY_TOKEN. Passwords, the salt and
     credentials in header conditions are not shown.
 
-    For example: ratebound policy diff deployed.yaml policy.yaml
+    \b
+    Examples:
+      ratebound policy diff deployed.yaml policy.yaml
+      ratebound policy diff https://config.example.com/policy.yaml policy.yaml --strict
     """
     with _mistakes():
         functions = functions_from(module)
@@ -102,13 +130,17 @@ def diff(old: str, new: str, strict: bool, shape: str, environ: tuple[str, ...],
 
 @policy.command(short_help="Explain which rules apply to a request, and why.")
 @FILE
-@click.option("--method", default="GET", show_default=True)
-@click.option("--path", required=True, help="The path as received, with or without a query.")
-@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="May be given several times.")
-@click.option("--peer", default="192.0.2.1", show_default=True, help="The address of the socket's other end, or unix.")
-@click.option("--host", default="", help="The host; by default that of the Host header.")
-@click.option("--user", help="The user that the application has authenticated.")
-@click.option("--tier", help="The client's tier.")
+@click.option("--method", default="GET", metavar="METHOD", help="The method.")
+@click.option("--path", required=True, metavar="PATH", help="The path as received, with or without a query.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="A header; may be given several times."
+)
+@click.option("--peer", default="192.0.2.1", metavar="ADDRESS", help="The address of the socket's other end, or unix.")
+@click.option(
+    "--host", default="", show_default=False, metavar="HOST", help="The host; by default that of the Host header."
+)
+@click.option("--user", metavar="USER", help="The user that the application has authenticated.")
+@click.option("--tier", metavar="TIER", help="The client's tier.")
 @click.option(
     "--identity",
     "identities",
@@ -116,8 +148,12 @@ def diff(old: str, new: str, strict: bool, shape: str, environ: tuple[str, ...],
     metavar="KIND=VALUE",
     help="An identity as a verifier would find it, for example api-key=acme or jwt:sub=42.",
 )
-@click.option("--body", help="The body, for costs that are read from it.")
-@click.option("--stage", type=click.Choice(["early", "late"]), help="By default both, if there are early rules.")
+@click.option("--body", metavar="TEXT", help="The body, for costs that are read from it.")
+@click.option(
+    "--stage",
+    type=click.Choice(["early", "late"]),
+    help="The stage to explain. By default both, if there are early rules.",
+)
 @FORMAT
 @ENVIRON
 @FUNCTIONS
@@ -141,7 +177,11 @@ def explain(
 
     Nothing is charged, and the storage of the file is never opened.
 
-    For example: ratebound policy explain policy.yaml --method POST --path /auth/login --peer 203.0.113.7
+    \b
+    Examples:
+      ratebound policy explain policy.yaml --path /items
+      ratebound policy explain policy.yaml --method POST --path /auth/login --peer 203.0.113.7
+      ratebound policy explain policy.yaml --path /items --user 42 --tier pro
     """
     with _mistakes():
         asked = GivenRequest(
@@ -154,7 +194,7 @@ def explain(
 
 @policy.command("import", short_help="Convert the limits of AWS, Envoy, Kong or nginx.")
 @click.argument("system", type=click.Choice(sorted(SYSTEMS)))
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", type=FILE_OR_STREAM)
 @click.option(
     "--keys",
     multiple=True,
@@ -166,8 +206,8 @@ def explain(
     is_flag=True,
     help="For envoy: write rules for the same descriptors, for a service that Envoy asks, not rules for requests.",
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="The file to write; stdout by default.")
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@OUTPUT
+@FORCE
 def import_(system: str, file: str, keys: tuple[str, ...], descriptors: bool, output: str | None, force: bool) -> None:
     """Convert the limits in FILE of another system to a policy. Differences between the two are noted on stderr.
 
@@ -180,7 +220,10 @@ def import_(system: str, file: str, keys: tuple[str, ...], descriptors: bool, ou
 
     A FILE of - is stdin.
 
-    For example: ratebound policy import nginx /etc/nginx/nginx.conf -o policy.yaml
+    \b
+    Examples:
+      ratebound policy import nginx /etc/nginx/nginx.conf -o policy.yaml
+      ratebound policy import envoy ratelimit.yaml --descriptors
     """
     with _mistakes():
         if keys and system != "aws":
@@ -206,6 +249,35 @@ def import_(system: str, file: str, keys: tuple[str, ...], descriptors: bool, ou
             _write(output, imported.text, force=force)
         for lost in imported.lost:
             click.echo(f"note: {lost}", err=True)
+
+
+@policy.command(short_help="Print the JSON schema of policies, for editors.")
+@OUTPUT
+@FORCE
+def schema(output: str | None, force: bool) -> None:
+    """Print the JSON schema of policies, with which editors complete keys, explain them and underline mistakes.
+
+    Write it next to your policies, and name it in the first line of each:
+
+    \b
+    YAML  # yaml-language-server: $schema=./ratebound.schema.json
+    TOML  #:schema ./ratebound.schema.json
+    JSON  the key "$schema": "./ratebound.schema.json"
+
+    \b
+    Examples:
+      ratebound policy schema --output ratebound.schema.json
+      ratebound policy schema -o ratebound.schema.json --force
+    """
+    with _mistakes():
+        text = SCHEMA_PATH.read_text("utf-8")
+        if output is None:
+            click.echo(text, nl=False)
+        else:
+            _write(output, text, force=force)
+            name = Path(output).name
+            click.echo(f"written: {output}", err=True)
+            click.echo(f"first line of a policy: # yaml-language-server: $schema=./{name}", err=True)
 
 
 def _loaded(place: str, functions: Mapping[str, Function], environ: Mapping[str, str]) -> Policy:

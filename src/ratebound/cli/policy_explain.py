@@ -330,7 +330,7 @@ def _source(rule: Rule, name: str) -> str:
 def _strikes(rule: Rule) -> str:
     """Return what is a strike, in words."""
     results = f"; also a result: {_result(rule.strike)}" if rule.strikes_by_result else ""
-    return f"a denial by this rule, but not for want of a slot; one a second at most{results}"
+    return f"a denial by this rule, but not because no slot is free; one a second at most{results}"
 
 
 def _result(given: Any) -> str:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from ratebound.cli.app import _console
 from ratebound.cli.figures_page import shown
+from ratebound.cli.parameters import FILE_OR_STREAM
 from ratebound.cli.policy import ENVIRON, FUNCTIONS, _environ, _mistakes
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.replay_page import replay_page
@@ -29,21 +30,30 @@ from ratebound.replay.whole_log import replay_log
 from ratebound.share import read_share
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C; 1 would mean that too much is denied
-OUTPUT = click.Path(dir_okay=False, allow_dash=True)
 
 
-@click.command(short_help="Replay an access log: who would a policy deny, and which limits fit.")
-@click.argument("logs", metavar="LOG...", nargs=-1, required=True)
-@click.option("--policy", "policy_file", metavar="FILE", help="The policy to judge. Without one, limits are suggested.")
+@click.command(short_help="Replay an access log by a policy, or find limits that fit.")
+@click.argument("logs", metavar="LOG...", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option(
-    "--against", metavar="FILE", help="The policy to compare with: shows who is newly denied, and who is freed."
+    "--policy",
+    "policy_file",
+    metavar="FILE",
+    type=click.Path(),
+    help="The policy to judge. Without one, limits are suggested.",
+)
+@click.option(
+    "--against",
+    metavar="FILE",
+    type=click.Path(),
+    help="The policy to compare with: shows who is newly denied, and who is freed.",
 )
 @click.option("--suggest", is_flag=True, help="Suggest limits, also if there is a policy.")
-@click.option("--write-policy", metavar="FILE", type=OUTPUT, help="Write the suggested limits as a policy file.")
+@click.option(
+    "--write-policy", metavar="FILE", type=FILE_OR_STREAM, help="Write the suggested limits as a policy file."
+)
 @click.option(
     "--log-format",
     default="auto",
-    show_default=True,
     metavar="FORMAT",
     help="The log's format: a name like combined or json, or the server's own format string.",
 )
@@ -57,10 +67,12 @@ OUTPUT = click.Path(dir_okay=False, allow_dash=True)
     "--no-spread", is_flag=True, help="Let all requests of one second come at once, if the log has whole seconds."
 )
 @click.option(
-    "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Clients and endpoints to show."
+    "--top", type=click.IntRange(1, 1000), default=10, metavar="NUMBER", help="Clients and endpoints to show."
 )
-@click.option("--json", "json_file", metavar="FILE", type=OUTPUT, help="Write JSON; - is stdout.")
-@click.option("--html", "html_file", metavar="FILE", type=OUTPUT, help="Write a page with pictures; - is stdout.")
+@click.option("--json", "json_file", metavar="FILE", type=FILE_OR_STREAM, help="Write JSON; - is stdout.")
+@click.option(
+    "--html", "html_file", metavar="FILE", type=FILE_OR_STREAM, help="Write a page with pictures; - is stdout."
+)
 @click.option("--fail-if-denied", metavar="SHARE", help="Exit with status 1 if a larger share is denied: 1%, 0.001.")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 @ENVIRON
@@ -94,9 +106,10 @@ def replay(
     and for a log without requests, or 130 after Ctrl-C.
 
     \b
-    For example: ratebound replay access.log --policy policy.yaml --html report.html
-                 ratebound replay access.log --policy new.yaml --against deployed.yaml
-                 ratebound replay access.log --write-policy suggested.yaml
+    Examples:
+      ratebound replay access.log --policy policy.yaml --html report.html
+      ratebound replay access.log --policy new.yaml --against deployed.yaml
+      ratebound replay access.log --write-policy suggested.yaml
     """
     with _mistakes():
         most = None if fail_if_denied is None else _share(fail_if_denied)

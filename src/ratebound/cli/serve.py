@@ -8,10 +8,14 @@ from typing import Any
 
 import click
 
+from ratebound.cli.parameters import FILE, LEDGER_URL, STORAGE_URL
 from ratebound.cli.policy_functions import Function, public_functions
 from ratebound.errors import RateboundError
 
 MISSING = 'the service needs {name}, which is not installed. Run: pip install "ratebound[service]"'
+
+# What a shell completes, by the name of a setting, or by what stands for its value.
+KINDS = {"FILE": FILE, "FILE|URL": FILE, "storage": STORAGE_URL, "ledger": LEDGER_URL}
 
 
 class _ServeCommand(click.Command):
@@ -20,12 +24,13 @@ class _ServeCommand(click.Command):
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         settings = service_module("ratebound.service.settings")
         options: list[click.Parameter] = [
-            click.Option(["--settings"], metavar="FILE", help="A settings file (.toml, .yaml or .json).")
+            click.Option(["--settings"], type=FILE, metavar="FILE", help="A settings file (.toml, .yaml or .json).")
         ]
         for setting in settings.SETTINGS:
             if not setting.is_secret:
                 text = setting.help + (f" Default: {setting.default}." if setting.default else "")
-                options.append(click.Option([setting.option], metavar=setting.metavar, help=text))
+                kind = KINDS.get(setting.name if setting.name in KINDS else setting.metavar)
+                options.append(click.Option([setting.option], type=kind, metavar=setting.metavar, help=text))
         return [*options, *super().get_params(ctx)]
 
 
@@ -41,7 +46,11 @@ def serve(settings: str | None, **given: str | None) -> None:
 
     SIGTERM and Ctrl-C stop it when accepted requests are answered, SIGHUP reads the policy again.
 
-    For example: ratebound serve --policy policy.yaml --workers 4
+    \b
+    Examples:
+      ratebound serve --policy policy.yaml
+      ratebound serve --policy policy.yaml --workers 4 --storage redis://localhost:6379/0
+      ratebound serve --settings settings.toml
     """
     reader = service_module("ratebound.service.settings")
     supervisor = service_module("ratebound.service.supervisor")

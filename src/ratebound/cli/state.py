@@ -12,16 +12,20 @@ from rich.console import Console
 from rich.table import Table
 
 from ratebound.cli.app import _console
+from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.operator_name import BY, operator
+from ratebound.cli.parameters import ALGORITHM, FILE, STORAGE_URL
 from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ, _mistakes
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
 from ratebound.flow import run
+from ratebound.limit import Algorithm
 from ratebound.limiter import Limiter
 from ratebound.policy import Gate
 from ratebound.policy.load.loader import load_policy
 from ratebound.policy.runtime.operator_documents import MAX_DETAIL, MAX_TARGET, as_line, recording
+from ratebound.policy.runtime.usage import ClientLimits
 from ratebound.slots import Holder
 from ratebound.storage import keeps_documents
 from ratebound.storage.secrecy import split_url
@@ -38,6 +42,10 @@ class _Client(Protocol):
     def storage(self) -> Any: ...
 
     def usage(self) -> list[Usage]: ...
+
+    def assumptions(self) -> list[str]:
+        """Return sentences that a person should read beside the usage."""
+        ...
 
     def check_grant(self, units: int) -> None: ...
 
@@ -62,6 +70,9 @@ class _LimiterClient:
 
     def usage(self) -> list[Usage]:
         return [usage for usage in self._limiter.usage(self._key) if self._name in (None, usage.name)]
+
+    def assumptions(self) -> list[str]:
+        return []
 
     def check_grant(self, units: int) -> None:
         granting(self._key, self._limiter.limits, units, self._name)
@@ -93,9 +104,18 @@ class _PolicyClient:
     def usage(self) -> list[Usage]:
         return self._gate.usage_of(self._identity, rule=self._rule, tier=self._tier)
 
+    def assumptions(self) -> list[str]:
+        limits = self._limits()
+        found = [] if limits.assumed_tier is None else [f"tier {limits.assumed_tier} assumed: give --tier"]
+        if limits.other_names:
+            found.append(f"did you mean {' or '.join(limits.other_names)}? It is another client")
+        return found
+
     def check_grant(self, units: int) -> None:
-        limits = self._gate._client_limits(self._identity, self._tier, self._rule, None, self._gate._measures())
-        limits.granting(units)
+        self._limits().granting(units)
+
+    def _limits(self) -> ClientLimits:
+        return self._gate._client_limits(self._identity, self._tier, self._rule, None, self._gate._measures())
 
     def grant(self, units: int) -> list[Usage]:
         return self._gate.grant(self._identity, units, rule=self._rule, tier=self._tier)
@@ -114,23 +134,40 @@ def _options(command: F) -> F:
         FORMAT,
         FUNCTIONS,
         ENVIRON,
-        click.option("--tier", help="The tier of the client, where the policy's lists do not give it one."),
+        click.option(
+            "--tier", metavar="TIER", help="The tier of the client, where the policy's lists do not give it one."
+        ),
         click.option("--only", metavar="NAME", help="Only this rule of --policy, or this limit of --limits."),
-        click.option("--default-algorithm", metavar="NAME", help="The limiter's default_algorithm, if it has one."),
-        click.option("--policy", "file", type=click.Path(dir_okay=False), help="The policy that KEY is a client of."),
-        click.option("--limits", help="The limits of the limiter, as they are written in the code."),
-        click.option("--storage", metavar="URL", help="The storage of the application; by default that of the policy."),
+        click.option(
+            "--default-algorithm",
+            type=ALGORITHM,
+            metavar="NAME",
+            help="The limiter's default_algorithm, if it has one.",
+        ),
+        click.option("--policy", "file", type=FILE, help="The policy that KEY is a client of."),
+        click.option("--limits", metavar="LIMITS", help="The limits of the limiter, as they are written in the code."),
+        click.option(
+            "--storage",
+            type=STORAGE_URL,
+            metavar="URL",
+            help="The storage of the application; by default that of the policy.",
+        ),
     ):
         command = option(command)
     return command
 
 
-@click.group(short_help="Read, grant and reset what clients have used; list who holds slots.")
+@click.group(cls=CommandGroup, short_help="Read, grant and reset what clients have used.")
 def state() -> None:
     """Read, grant and reset what clients have used, and list who holds slots, in the storage of a running application.
 
     KEY is the key of a limiter with --limits. With --policy it is an identity as in the lists of the policy: user:42,
     203.0.113.7, api-key:acme. For a rule that counts by several identities at once, give all of them.
+
+    \b
+    Examples:
+      ratebound state usage user:42 --policy policy.yaml
+      ratebound state reset user:42 --policy policy.yaml
     """
 
 
@@ -142,10 +179,14 @@ def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
 
     Of distinct values it shows how many count, of a penalty how many strikes there are, and until when it blocks.
 
-    For example: ratebound state usage user:42 --storage redis://localhost --limits "10000/calendar-month"
+    \b
+    Examples:
+      ratebound state usage user:42 --policy policy.yaml
+      ratebound state usage user:42 --storage redis://localhost --limits "10000/calendar-month"
     """
     with _client(key, **options) as client:
         _show(client.usage(), shape)
+        _tell_assumptions(client)
 
 
 @state.command(short_help="Add units to a client's quotas, in their present windows.")
@@ -159,12 +200,16 @@ def grant(key: tuple[str, ...], units: int, shape: str, by: str | None, **option
     A grant ends with its window. It cannot be taken back, except by reset, which also forgets what was spent. It is
     recorded in the audit log, before it is made.
 
-    For example: ratebound state grant user:42 500 --policy policy.yaml --only api
+    \b
+    Examples:
+      ratebound state grant user:42 500 --policy policy.yaml --only api
+      ratebound state grant user:42 500 --storage redis://localhost --limits "10000/calendar-month"
     """
     with _client(key, **options) as client:
         client.check_grant(units)
         _record(client, "grant", key, f"{units} units{_of(options)}", by)
         _show(client.grant(units), shape)
+        _tell_assumptions(client)
 
 
 @state.command(short_help="Forget what a client has spent.")
@@ -176,12 +221,16 @@ def reset(key: tuple[str, ...], shape: str, by: str | None, **options: Any) -> N
 
     It is recorded in the audit log, before it is done.
 
-    For example: ratebound state reset user:42 --policy policy.yaml
+    \b
+    Examples:
+      ratebound state reset user:42 --policy policy.yaml
+      ratebound state reset user:42 --storage redis://localhost --limits "100/hour" --by ann
     """
     with _client(key, **options) as client:
         _record(client, "reset", key, _of(options).strip(), by)
         client.reset()
         _show(client.usage(), shape)
+        _tell_assumptions(client)
 
 
 @state.command(short_help="List the slots that a client holds.")
@@ -190,7 +239,10 @@ def reset(key: tuple[str, ...], shape: str, by: str | None, **options: Any) -> N
 def holders(key: tuple[str, ...], shape: str, **options: Any) -> None:
     """List the slots of concurrency limits that KEY holds now, in all processes.
 
-    For example: ratebound state holders user:42 --policy policy.yaml
+    \b
+    Examples:
+      ratebound state holders user:42 --policy policy.yaml
+      ratebound state holders user:42 --storage redis://localhost --limits "3 concurrent"
     """
     with _client(key, **options) as client:
         _check_reached(client.usage())  # else a gate lists the slots that this process granted
@@ -216,7 +268,7 @@ def _client(
     storage: str | None,
     limits: str | None,
     file: str | None,
-    default_algorithm: str | None,
+    default_algorithm: Algorithm | None,
     only: str | None,
     tier: str | None,
     environ: tuple[str, ...],
@@ -285,6 +337,11 @@ def _show(usages: list[Usage], shape: str) -> None:
         click.echo(json.dumps([_document(one) for one in usages], ensure_ascii=False, indent=2))
     else:
         show_usage(usages, _console())
+
+
+def _tell_assumptions(client: _Client) -> None:
+    for one in client.assumptions():
+        click.echo(one, err=True)  # stdout has the usage alone, for programs
 
 
 def _document(one: Usage) -> dict[str, Any]:

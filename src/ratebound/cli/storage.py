@@ -11,25 +11,32 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from ratebound.cli.app import _console
+from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.parameters import STORAGE_URL
 from ratebound.cli.policy import FORMAT, _mistakes
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.urls import check_storage_is_installed
 
-URL = click.argument("url", envvar="RATEBOUND_STORAGE", default="", metavar="[URL]")
+URL = click.argument("url", type=STORAGE_URL, envvar="RATEBOUND_STORAGE", default="", metavar="[URL]")
 SQL = click.option("--sql", is_flag=True, help="Print the statements instead of running them.")
 NO_LEDGER = click.option("--no-ledger", is_flag=True, help="Leave out the tables of the usage ledger.")
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 SCHEMES = ("postgresql", "postgres", "sqlite")
 
 
-@click.group(short_help="Make, upgrade and show the tables of PostgreSQL and SQLite.")
+@click.group(cls=CommandGroup, short_help="Make, upgrade and show the tables of PostgreSQL and SQLite.")
 def storage() -> None:
     """Make, upgrade and show the tables of a storage in PostgreSQL or SQLite.
 
     URL is the storage of the application; by default the one in RATEBOUND_STORAGE. A password may also be in
     PGPASSWORD or in the password file of PostgreSQL.
+
+    \b
+    Examples:
+      ratebound storage init postgresql://owner@localhost/api
+      ratebound storage show sqlite:///limits.db
     """
 
 
@@ -46,7 +53,10 @@ def init(url: str, unlogged: bool, no_ledger: bool, sql: bool) -> None:
     The user in the URL needs the privilege to create tables. Programs that use the storage do not: grant them SELECT,
     INSERT, UPDATE and DELETE on the tables.
 
-    For example: ratebound storage init postgresql://owner@localhost/api
+    \b
+    Examples:
+      ratebound storage init postgresql://owner@localhost/api
+      ratebound storage init postgresql://owner@localhost/api --sql
     """
     with _opened(url):
         _tables_of(url).make(url, unlogged, no_ledger, sql)
@@ -61,7 +71,10 @@ def upgrade(url: str, no_ledger: bool, sql: bool) -> None:
 
     Upgrade the tables first, then the programs that use them.
 
-    For example: ratebound storage upgrade postgresql://owner@localhost/api
+    \b
+    Examples:
+      ratebound storage upgrade postgresql://owner@localhost/api
+      ratebound storage upgrade sqlite:///limits.db
     """
     with _opened(url):
         _tables_of(url).upgrade(url, no_ledger, sql)
@@ -77,7 +90,10 @@ def show(url: str, shape: str) -> None:
     All states are read once, without locks. Expired rows are no mistake: programs that use the storage remove them
     from time to time.
 
-    For example: ratebound storage show postgresql://localhost/api
+    \b
+    Examples:
+      ratebound storage show postgresql://localhost/api
+      ratebound storage show sqlite:///limits.db --json
     """
     with _opened(url):
         report: dict[str, Any] = _tables_of(url).report(url)

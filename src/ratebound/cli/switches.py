@@ -3,6 +3,7 @@ application."""
 
 import click
 
+from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.operator_options import (
     FOR,
@@ -31,12 +32,17 @@ INSTEAD = "gate.switches()"
 RULE = click.option("--rule", metavar="NAME", help="The rule. Without it the switch is for all rules.")
 
 
-@click.group(short_help="List, set and remove switches of rules.")
+@click.group(cls=CommandGroup, short_help="List, set and remove switches of rules.")
 def switches() -> None:
     """List, set and remove switches of rules, in the storage of a running application.
 
     A rule is switched on, off, into shadow, or to its candidate limits. All processes that use the storage apply a
     change within a second.
+
+    \b
+    Examples:
+      ratebound switches list --storage redis://localhost
+      ratebound switches set shadow --rule search --for 1h --storage redis://localhost
     """
 
 
@@ -47,7 +53,10 @@ def switches() -> None:
 def list_switches(storage: str | None, shape: str) -> None:
     """List the switches that hold now, the oldest first.
 
-    For example: ratebound switches list --storage redis://localhost
+    \b
+    Examples:
+      ratebound switches list --storage redis://localhost
+      ratebound switches list --storage shm://api --json
     """
     with opened(storage, INSTEAD) as (where, _):
         _show(run(listing_entries(where, RULE_SWITCHES)), shape)
@@ -83,7 +92,10 @@ def set_switch(
     would deny. 'candidate' enforces its candidate limits in place of its own, and needs --policy. With --policy the
     switch is refused if the rule does not exist.
 
-    For example: ratebound switches set shadow --rule search --for 1h --storage redis://localhost
+    \b
+    Examples:
+      ratebound switches set shadow --rule search --for 1h --storage redis://localhost
+      ratebound switches set candidate --rule search --policy policy.yaml
     """
     with opened(storage, INSTEAD, file, environ, module) as (where, gate):
         who = operator(by)
@@ -103,7 +115,10 @@ def set_switch(
 def remove(rule: str | None, by: str | None, storage: str | None) -> None:
     """Remove the switch of a rule, or the one for all rules. Exits with status 1 if there is none.
 
-    For example: ratebound switches remove --rule search --storage redis://localhost
+    \b
+    Examples:
+      ratebound switches remove --rule search --storage redis://localhost
+      ratebound switches remove --storage redis://localhost
     """
     with opened(storage, INSTEAD) as (where, _):
         if not run(removing_switch(where, rule, by=operator(by))):

@@ -17,6 +17,7 @@ from rich.live import Live
 from ratebound.cli.app import _console
 from ratebound.cli.exchange import Unreachable, exchange
 from ratebound.cli.figures_page import figures_page
+from ratebound.cli.parameters import FILE, STORAGE_URL
 from ratebound.cli.policy import _mistakes
 from ratebound.cli.state import _shared
 from ratebound.errors import RateboundError, StorageError
@@ -34,16 +35,21 @@ PUBLISHED_WITHIN = 3.0  # seconds: every process that is alive has published in 
 Source = Callable[[], dict[str, Any]]  # returns a view; raises RateboundError
 
 
-@click.command(short_help="Show live figures of a service, or of applications that share a storage.")
+@click.command(short_help="Show live figures: decisions, denials and clients.")
 @click.option("--admin", metavar="URL", help=f"The control plane, or a mounted dashboard.  [default: {ADMIN}]")
-@click.option("--storage", metavar="URL", help="Read the figures that applications publish in their storage, instead.")
+@click.option(
+    "--storage",
+    type=STORAGE_URL,
+    metavar="URL",
+    help="Read the figures that applications publish in their storage, instead.",
+)
 @click.option("--once", is_flag=True, help="Print the figures once, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print each look as one line of JSON.")
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(0.2, 60), default=1.0, metavar="SECONDS", help="The time between two looks."
 )
-@click.option("--timeout", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, help="Seconds.")
-@click.option("--ca", metavar="FILE", help="The certificates to trust, for an https URL.")
+@click.option("--timeout", type=click.FloatRange(0.1, 60), default=5.0, metavar="SECONDS", help="The longest wait.")
+@click.option("--ca", type=FILE, help="The certificates to trust, for an https URL.")
 def top(
     admin: str | None, storage: str | None, once: bool, as_json: bool, interval: float, timeout: float, ca: str | None
 ) -> None:
@@ -56,8 +62,9 @@ def top(
     The page is for a terminal; Ctrl-C ends it. Elsewhere each look is printed as text.
 
     \b
-    For example: ratebound top
-                 ratebound top --storage redis://localhost:6379/0 --once
+    Examples:
+      ratebound top
+      ratebound top --storage redis://localhost:6379/0 --once
     """
     with _mistakes(), _source(admin, storage, timeout, ca) as source, suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # the screen is put in order then, too

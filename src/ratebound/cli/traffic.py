@@ -11,10 +11,17 @@ from typing import NamedTuple
 from ratebound.kernels.group_law import evaluate
 from ratebound.kernels.packing import unpacked
 from ratebound.kernels.state import State
-from ratebound.limit import BUCKETS, Limit
+from ratebound.limit import BUCKETS, Algorithm, Limit
 
 # The order of the output: windows first, then buckets.
-SHOWN = ("fixed-window", "sliding-log", "sliding-counter", "token-bucket", "gcra", "leaky-bucket")
+SHOWN: tuple[Algorithm, ...] = (
+    "fixed-window",
+    "sliding-log",
+    "sliding-counter",
+    "token-bucket",
+    "gcra",
+    "leaky-bucket",
+)
 
 CYCLE = 4  # periods, after which the traffic repeats
 # (begin, length, requests): begin and length in periods, requests in counts. A full count on each side of a boundary,

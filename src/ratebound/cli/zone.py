@@ -12,6 +12,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from ratebound.cli.app import _console
+from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.policy import FORMAT, _mistakes
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
@@ -24,9 +25,15 @@ DIRECTORY = click.option("--directory", metavar="DIR", help="The directory of th
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
 
 
-@click.group(short_help="Show, list and drop zones of shared memory.")
+@click.group(cls=CommandGroup, short_help="Show, list and drop zones of shared memory.")
 def zone() -> None:
-    """Show, list and drop the zones in which the processes of this host count together: shm://NAME."""
+    """Show, list and drop the zones in which the processes of this host count together: shm://NAME.
+
+    \b
+    Examples:
+      ratebound zone list
+      ratebound zone show api
+    """
 
 
 @zone.command(short_help="Show how full a zone is, and which locks are held.")
@@ -40,7 +47,12 @@ def show(name: str, directory: str | None, shape: str) -> None:
     Nothing is changed and no lock is taken, so programs that use the zone do not wait. Counts may be off by the states
     that are being written meanwhile. Root may show the zones of all users.
 
-    NAME may also be the URL of the storage. For example: ratebound zone show api
+    NAME may also be the URL of the storage.
+
+    \b
+    Examples:
+      ratebound zone show api
+      ratebound zone show shm://api --json
     """
     with _opened():
         report = report_of(_named(name, directory))
@@ -57,7 +69,10 @@ def show(name: str, directory: str | None, shape: str) -> None:
 def list_zones(directory: str | None, shape: str) -> None:
     """List the names of the zones that you may read.
 
-    For example: ratebound zone list
+    \b
+    Examples:
+      ratebound zone list
+      ratebound zone list --json
     """
     with _opened():
         where = zone_name("any", directory).directory
@@ -79,7 +94,10 @@ def drop(name: str, directory: str | None, yes: bool) -> None:
     counted yet, no slot is taken and nobody is blocked. The programs of a zone of another version cannot be told: stop
     them first.
 
-    For example: ratebound zone drop api --yes
+    \b
+    Examples:
+      ratebound zone drop api
+      ratebound zone drop api --yes
     """
     with _opened():
         found = _named(name, directory)

@@ -1,6 +1,6 @@
 """Polite calls with aiohttp: `ClientSession(middlewares=(polite(),))`. The only file that imports aiohttp.
 
-A middleware sees one exchange with a server: a redirect that the session follows is the next call. The time-out `total`
+A middleware sees one exchange with a server: a redirect that the session follows is the next call. The timeout `total`
 of a session bounds the whole call, waits included.
 """
 
@@ -48,8 +48,24 @@ REPEATED_BY_AIOHTTP = frozenset(("GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELE
 def polite(**options: Unpack[PoliteOptions]) -> "PoliteMiddleware":
     """Return a middleware for client sessions that retries, learns limits and paces itself.
 
-    It takes the arguments of all adapters: see `CallOptions`. A session does not close its middlewares: close a pacer
-    that has connections of its own, for example to Redis, yourself.
+    A session does not close its middlewares: close a pacer that has connections of its own, for example to Redis,
+    yourself.
+
+    Args:
+        **options: `retry`, `pacer`, `budget`, `breaker`, `listeners`, `idempotency_key` and `read_bodies_of`; see
+            `CallOptions`.
+
+    Raises:
+        TypeError: An option is unknown, or something else than expected.
+
+    Examples:
+        >>> import asyncio, aiohttp
+        >>> from ratebound.client.aiohttp import polite
+        >>> async def main():
+        ...     async with aiohttp.ClientSession(middlewares=[polite()]) as session:
+        ...         return session.closed
+        >>> asyncio.run(main())
+        False
     """
     return PoliteMiddleware(CallOptions(options, asynchronous=True))
 
@@ -59,7 +75,16 @@ class AiohttpCircuitOpen(CircuitOpen, ClientConnectionError):
 
 
 class PoliteMiddleware:
-    """A middleware for client sessions; made by `polite`. Several sessions may share it."""
+    """A middleware for client sessions; made by `polite`. Several sessions may share it.
+
+    Args:
+        calls: The options of all calls.
+
+    Examples:
+        >>> from ratebound.client import Retry
+        >>> from ratebound.client.aiohttp import polite
+        >>> middleware = polite(retry=Retry(attempts=2))
+    """
 
     def __init__(self, calls: CallOptions) -> None:
         self.calls = calls
@@ -111,7 +136,7 @@ class AiohttpExchange:
         return Head(response.status, tuple(response.headers.items()))
 
     def failure(self, error: Exception) -> Failure | None:
-        """Return the kind of a connection error. The end of the time-out `total` is none: it is for the whole call."""
+        """Return the kind of a connection error. The end of the timeout `total` is none: it is for the whole call."""
         if isinstance(error, ConnectionTimeoutError):
             return Failure("timeout", sent=False)
         if isinstance(error, ServerTimeoutError):

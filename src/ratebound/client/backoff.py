@@ -25,7 +25,25 @@ SPREAD: Final = 0.1  # of a server's own wait
 
 
 class Backoff:
-    """The waits before retries. It has no state: a call passes the wait before to the next one."""
+    """The waits before retries. It has no state: a call passes the wait before to the next one.
+
+    With top = min(most, first · 2ⁿ) before retry n = 0, 1, …, the wait is between 0 and top (full), between top / 2 and
+    top (equal), or top (none). Decorrelated is between `first` and three times the wait before, at most `most`.
+
+    Args:
+        jitter: `"full"`, `"equal"`, `"decorrelated"` or `"none"`.
+        first: The longest wait before the first retry: seconds or a timedelta, above 0 and up to a day.
+        most: The longest wait of all: seconds or a timedelta, `first` or more and up to a day.
+
+    Raises:
+        ValueError: The jitter is unknown, or a duration is out of bounds.
+
+    Examples:
+        >>> from ratebound.client import Backoff
+        >>> backoff = Backoff("none", first=0.5, most=10)
+        >>> [backoff.wait(retry, None, lambda: 0.5) for retry in range(6)]
+        [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    """
 
     __slots__ = ("first", "jitter", "most")
 
@@ -44,9 +62,12 @@ class Backoff:
         return f"Backoff({self.jitter!r}, first={self.first}, most={self.most})"
 
     def wait(self, retry: int, before: float | None, random: Callable[[], float]) -> float:
-        """Return the seconds before a retry: 0 is the first, `before` is the wait before it, None if there was none.
+        """Return the seconds to wait before a retry.
 
-        `random` returns numbers from 0 to 1.
+        Args:
+            retry: The number of the retry; 0 is the first.
+            before: The wait before the retry before, in seconds; None if there was none.
+            random: A function that returns numbers from 0 to 1.
         """
         if self.jitter == "decorrelated":
             start = self.first if before is None else max(before, self.first)
@@ -60,6 +81,10 @@ class Backoff:
         """Return the seconds before a retry for which the server named a wait: never less, and up to a tenth more.
 
         At least up to `first` is added, at most `most`, so that clients which were told the same do not come at once.
+
+        Args:
+            server: The wait that the server named, in seconds.
+            random: A function that returns numbers from 0 to 1.
         """
         if self.jitter == "none":
             return server

@@ -12,10 +12,22 @@ LONGEST_READ: Final = 1.0  # seconds for the body of a refusal: a server that se
 
 
 class RepeatableBody:
-    """A body that a function makes anew for each attempt: `content=RepeatableBody(lambda: rows())`.
+    """A body that a function makes anew for each attempt.
 
-    The function returns an iterable of bytes, or an asynchronous one for aiohttp. For httpx.AsyncClient use
-    `AsyncRepeatableBody`: it rejects every body that can be read without awaiting.
+    For httpx.AsyncClient use `AsyncRepeatableBody`: it rejects every body that can be read without awaiting.
+
+    Args:
+        make: A function that returns an iterable of bytes, or an asynchronous one for aiohttp. It is called once for
+            each attempt.
+
+    Raises:
+        TypeError: The function cannot be called.
+
+    Examples:
+        >>> from ratebound.client import RepeatableBody
+        >>> body = RepeatableBody(lambda: (f"row {number}".encode() for number in range(2)))
+        >>> list(body), list(body)
+        ([b'row 0', b'row 1'], [b'row 0', b'row 1'])
     """
 
     __slots__ = ("_make",)
@@ -42,7 +54,19 @@ class RepeatableBody:
 
 
 class AsyncRepeatableBody:
-    """A body that a function makes anew for each attempt, for httpx.AsyncClient; see `RepeatableBody`."""
+    """A body that a function makes anew for each attempt, for httpx.AsyncClient; see `RepeatableBody`.
+
+    Args:
+        make: A function that returns an iterable of bytes, or an asynchronous one for aiohttp. It is called once for
+            each attempt.
+
+    Raises:
+        TypeError: The function cannot be called.
+
+    Examples:
+        >>> from ratebound.client import AsyncRepeatableBody
+        >>> body = AsyncRepeatableBody(lambda: [b"one", b"two"])
+    """
 
     __slots__ = ("_body",)
 
@@ -64,7 +88,7 @@ def rewinding(body: object) -> Callable[[], object] | None:
         return _rewinding_file(body)
     if isinstance(body, Iterator | AsyncIterator) or not isinstance(body, Iterable | AsyncIterable):
         return None
-    return _nothing  # an iterable that is no iterator begins anew each time
+    return _nothing  # an iterable that is no iterator starts again each time
 
 
 def decoded_start(raw: bytes, encoding: str, most: int) -> bytes | None:

@@ -87,10 +87,13 @@ class Head(NamedTuple):
 
 
 class CallReport(NamedTuple):
-    """The report of one call. `attempts` requests were sent; `waited` seconds were spent on pacing and pauses.
+    """The report of one call.
 
-    `advice` is what the last answer says about limits, None without an answer. `gave_up` is why a failed call was not
-    retried (again), in the words of `GaveUp.obstacle`; it is empty if nothing failed.
+    Attributes:
+        attempts: The requests that were sent.
+        waited: The seconds that were spent on pacing and pauses.
+        advice: What the last answer says about limits; None without an answer.
+        gave_up: Why a failed call was not retried (again), in the words of `GaveUp.obstacle`; empty if nothing failed.
     """
 
     attempts: int

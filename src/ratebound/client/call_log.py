@@ -24,7 +24,20 @@ from ratebound.observe.line_budget import LineBudget
 class CallLogListener:
     """A listener that logs. Adapters have one unless they are given another listener whose `logs` is True.
 
-    Each kind of line may log `per_minute` lines at once, and then that many per minute, evenly.
+    Args:
+        logger: The logger to write to. None means the logger `ratebound.client`.
+        per_minute: The lines of each kind that may be logged at once, and then per minute, evenly.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: `per_minute` is not a positive whole number.
+
+    Examples:
+        >>> import logging, httpx
+        >>> from ratebound.client.call_log import CallLogListener
+        >>> from ratebound.client.httpx import PoliteTransport
+        >>> listener = CallLogListener(logging.getLogger("billing"), per_minute=10)
+        >>> client = httpx.Client(transport=PoliteTransport(listeners=[listener]))
     """
 
     logs = True

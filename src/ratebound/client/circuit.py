@@ -16,7 +16,12 @@ LOOKED_AT: Final = 8  # origins, when one must go: an open circuit is kept if an
 
 
 class CircuitOpen(RateboundError):
-    """The request was not sent: the last calls to this API failed. `retry_after` says when to try again, in seconds."""
+    """The request was not sent: the last calls to this API failed.
+
+    Args:
+        origin: The scheme, host and port of the API.
+        retry_after: The seconds after which to try again.
+    """
 
     def __init__(self, origin: str, retry_after: float) -> None:
         Exception.__init__(self, origin, retry_after)  # adapters derive from an error of their library as well
@@ -31,9 +36,25 @@ class CircuitBreaker:
     """Circuit breakers of all origins that a client calls. It is thread-safe, and may be shared by several clients.
 
     A circuit opens after `failures` calls in a row that ended in a 5xx status or in a connection error. A 429 is no
-    failure: the server works. Open, one call is let through as a probe every half to whole `interval`, in seconds. One
-    that succeeds closes the circuit. A probe without a result is replaced after `lease` seconds. At most `max_origins`
-    origins are remembered.
+    failure: the server works. Open, one call is let through as a probe every half to whole `interval`. One that
+    succeeds closes the circuit.
+
+    Args:
+        failures: The failed calls in a row after which a circuit opens.
+        interval: The longest time between two probes: seconds or a timedelta, up to a day.
+        lease: The time after which a probe without a result is replaced: seconds or a timedelta, up to a day.
+        max_origins: The most origins that are remembered.
+        clock: A function that returns seconds and never steps back, for tests.
+
+    Raises:
+        ValueError: A number is not positive, or a duration is out of bounds.
+
+    Examples:
+        >>> import httpx
+        >>> from ratebound.client import CircuitBreaker
+        >>> from ratebound.client.httpx import PoliteTransport
+        >>> breaker = CircuitBreaker(failures=5, interval=10)
+        >>> client = httpx.Client(transport=PoliteTransport(breaker=breaker))
     """
 
     def __init__(
@@ -58,7 +79,11 @@ class CircuitBreaker:
         renew_in_children(self)
 
     def of(self, origin: str) -> Breaker:
-        """Return the breaker of an origin, made on first use."""
+        """Return the breaker of an origin, made on first use.
+
+        Args:
+            origin: The scheme, host and port of the API.
+        """
         with self._lock:
             found = self._breakers.get(origin)
             if found is not None:

@@ -34,7 +34,12 @@ EXTENSION: Final = "ratebound"
 
 
 class HttpxCircuitOpen(CircuitOpen, httpx.TransportError):
-    """CircuitOpen as an error of httpx, so that `except httpx.HTTPError` catches it."""
+    """CircuitOpen as an error of httpx, so that `except httpx.HTTPError` catches it.
+
+    Args:
+        origin: The scheme, host and port of the API.
+        retry_after: The seconds after which to try again.
+    """
 
     def __init__(self, origin: str, retry_after: float) -> None:
         CircuitOpen.__init__(self, origin, retry_after)
@@ -42,9 +47,27 @@ class HttpxCircuitOpen(CircuitOpen, httpx.TransportError):
 
 
 class PoliteTransport(httpx.BaseTransport):
-    """A transport around another one, for `httpx.Client`. The options are those of `CallOptions`.
+    """A transport around another one, for `httpx.Client`. It retries, learns limits and paces itself.
 
     It derives from a class of httpx because a client accepts nothing else by type.
+
+    Args:
+        inner: The transport that sends. None means `httpx.HTTPTransport()`.
+        **options: `retry`, `pacer`, `budget`, `breaker`, `listeners`, `idempotency_key` and `read_bodies_of`; see
+            `CallOptions`.
+
+    Raises:
+        TypeError: An option is unknown, or something else than expected.
+
+    Examples:
+        >>> import httpx
+        >>> from ratebound.client.httpx import PoliteTransport
+        >>> answers = iter([httpx.Response(429, headers={"Retry-After": "0"}), httpx.Response(200)])
+        >>> server = httpx.MockTransport(lambda request: next(answers))
+        >>> with httpx.Client(transport=PoliteTransport(server)) as client:
+        ...     response = client.get("https://api.example.com/orders")
+        >>> response.status_code, response.extensions["ratebound"].attempts
+        (200, 2)
     """
 
     def __init__(self, inner: httpx.BaseTransport | None = None, **options: Unpack[PoliteOptions]) -> None:
@@ -52,7 +75,15 @@ class PoliteTransport(httpx.BaseTransport):
         self._inner = httpx.HTTPTransport() if inner is None else inner
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Make one call. Called by the client."""
+        """Make one call. Called by the client.
+
+        Args:
+            request: The request.
+
+        Raises:
+            HttpxCircuitOpen: The last calls to this API failed, so it was not sent.
+            TurnNotInTime: The turn of the request does not come in time.
+        """
         exchange = _Exchange(self._inner, request)
         try:
             response, report = call(_outgoing(request), exchange, self._options)
@@ -85,14 +116,41 @@ class PoliteTransport(httpx.BaseTransport):
 
 
 class AsyncPoliteTransport(httpx.AsyncBaseTransport):
-    """A transport around another one, for `httpx.AsyncClient` on asyncio; see `PoliteTransport`."""
+    """A transport around another one, for `httpx.AsyncClient` on asyncio; see `PoliteTransport`.
+
+    Args:
+        inner: The transport that sends. None means `httpx.AsyncHTTPTransport()`.
+        **options: `retry`, `pacer`, `budget`, `breaker`, `listeners`, `idempotency_key` and `read_bodies_of`; see
+            `CallOptions`.
+
+    Raises:
+        TypeError: An option is unknown, or something else than expected.
+
+    Examples:
+        >>> import asyncio, httpx
+        >>> from ratebound.client.httpx import AsyncPoliteTransport
+        >>> server = httpx.MockTransport(lambda request: httpx.Response(200))
+        >>> async def main():
+        ...     async with httpx.AsyncClient(transport=AsyncPoliteTransport(server)) as client:
+        ...         return await client.get("https://api.example.com/orders")
+        >>> asyncio.run(main()).status_code
+        200
+    """
 
     def __init__(self, inner: httpx.AsyncBaseTransport | None = None, **options: Unpack[PoliteOptions]) -> None:
         self._options = CallOptions(options, asynchronous=True)
         self._inner = httpx.AsyncHTTPTransport() if inner is None else inner
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Make one call. Called by the client."""
+        """Make one call. Called by the client.
+
+        Args:
+            request: The request.
+
+        Raises:
+            HttpxCircuitOpen: The last calls to this API failed, so it was not sent.
+            TurnNotInTime: The turn of the request does not come in time.
+        """
         exchange = _AsyncExchange(self._inner, request)
         try:
             response, report = await call_async(_outgoing(request), exchange, self._options)
@@ -209,7 +267,7 @@ class _AsyncExchange:
 
 
 class _SentBody(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The body of a request that is no plain bytes. It knows whether it was begun, and begins anew if it can."""
+    """The body of a request that is no plain bytes. It knows whether it was begun, and starts again if it can."""
 
     def __init__(self, stream: httpx.SyncByteStream | httpx.AsyncByteStream) -> None:
         self._stream: Any = stream

@@ -23,8 +23,14 @@ QuotaId = tuple[str, bytes | None, str]  # name, partition, unit
 class KnownLimit(NamedTuple):
     """A limit that a pacer keeps to, for people. Durations are seconds.
 
-    `kind` is "configured", "window", "bucket", "log", or "smooth" while it is not known. `remaining` is what the last
-    answer said.
+    Attributes:
+        origin: The scheme, host and port of the API, or the name of the pacer.
+        name: The name of the limit.
+        unit: What is counted: "requests", "tokens", ….
+        limit: The units of a window.
+        window: The length of the window.
+        kind: "configured", "window", "bucket", "log", or "smooth" while it is not known.
+        remaining: What the last answer said; None if it said nothing.
     """
 
     origin: str
@@ -157,7 +163,7 @@ def read_shapes(content: bytes) -> dict[str, SharedShape]:
 
 def _read_shape(entry: Any) -> SharedShape:
     shape = Shape(*entry["shape"])
-    numbers = (shape.units, shape.period, shape.early, shape.end, shape.epoch, shape.since)
+    numbers = (shape.units, shape.period, *shape[3:6], *shape[10:])
     if any(type(number) is not int or not 0 <= number < 2**53 for number in numbers) or not shape.units * shape.period:
         raise ValueError("a number of a shape is out of range")
     if shape.kind not in KINDS or shape.before not in ("", *KINDS):
@@ -185,7 +191,7 @@ def write_shapes(entries: dict[str, SharedShape]) -> bytes:
     return json.dumps({"quotas": tree}, separators=(",", ":")).encode()
 
 
-def sight_of(quota: Quota, sent: int, received: int, *, delayed: bool, count: int) -> Sight:
+def sight_of(quota: Quota, sent: int, received: int, *, delayed: bool, count: int, unspent: int | None = None) -> Sight:
     """Return one quota of an answer in microseconds."""
     return Sight(
         count,
@@ -196,4 +202,5 @@ def sight_of(quota: Quota, sent: int, received: int, *, delayed: bool, count: in
         sent,
         received,
         delayed,
+        unspent,
     )

@@ -32,10 +32,21 @@ except ModuleNotFoundError as error:
 
 
 class OpenTelemetryCallListener:
-    """A listener that writes to `meter_provider`, or to the global one.
+    """A listener that writes metrics of calls to OpenTelemetry, and adds retries to the current span.
 
-    Retries and calls that gave up are also added to the current span, unless `spans` is False. The first `max_origins`
-    origins get their own attributes; the rest are "other".
+    Args:
+        meter_provider: Where the metrics are written. None means the global provider.
+        spans: False if retries and calls that gave up are not added to the current span.
+        max_origins: The origins that get a label of their own. The rest are "other".
+
+    Raises:
+        ValueError: `max_origins` is not positive.
+
+    Examples:
+        >>> import httpx
+        >>> from ratebound.client.httpx import PoliteTransport
+        >>> from ratebound.client.otel import OpenTelemetryCallListener
+        >>> client = httpx.Client(transport=PoliteTransport(listeners=[OpenTelemetryCallListener()]))
     """
 
     def __init__(

@@ -42,15 +42,37 @@ MAX_NAME = 200
 
 
 class Pacer:
-    """A pacer for threads: `with pacer.turn(url) as turn: …` waits until a request may be sent.
+    """A pacer for threads: it makes a program wait until it may send its next request.
 
-    `limits` are kept exactly: '50/second', any other limit, or several. Without a `name` each origin (scheme, host and
-    port) is counted by itself; with a `name` all URLs are counted together. With `learn` the pacer also keeps to the
-    limits that servers tell in their answers, if each answer is given to `turn.answered`. `storage` is what several
-    processes share, and what they learn, too; by default each pacer is on its own, in memory.
+    As a context manager it closes its storage at the end.
 
-    A server is believed for at most `max_wait` seconds: if it closes for longer, one request is sent each time that
-    `max_wait` has passed. `listeners` receive every decision. `sleep` and `clock` are for tests.
+    Args:
+        limits: Limits that are kept exactly: `"50/second"`, a `Limit`, or several. None means to keep to what servers
+            tell.
+        storage: What several processes share, with what they learn: a URL, a storage, or a client of redis-py. None
+            means that each pacer is on its own, in memory.
+        name: The name under which all URLs are counted together, at most 200 characters. Empty means that each origin
+            (scheme, host and port) is counted by itself.
+        learn: True keeps to the limits that servers tell in their answers, too, if each answer is given to
+            `turn.answered`.
+        max_wait: The longest time for which a server is believed, in seconds or as a timedelta: if it closes for
+            longer, one request is sent each time that this has passed.
+        listeners: Functions of one event that receive every decision; see `ratebound.events`.
+        sleep: The function that waits for a number of seconds. Tests give `FakeClock().sleep`.
+        clock: A function that returns seconds and never steps back, for tests.
+
+    Raises:
+        InvalidLimit: A limit cannot be read, or the storage does not keep it.
+        ValueError: The URL of the storage cannot be read, the name is too long, or a duration is out of bounds.
+        TypeError: `storage`, `listeners` or `sleep` is something else than expected.
+
+    Examples:
+        >>> from ratebound.client import Pacer
+        >>> pacer = Pacer("50/second")
+        >>> with pacer.turn("https://api.example.com/orders") as turn:
+        ...     advice = turn.answered(200, {"RateLimit": '"day";r=12;t=60'})
+        >>> [(limit.limit, limit.kind) for limit in pacer.limits()]
+        [(50, 'configured'), (12, 'window')]
     """
 
     def __init__(
@@ -86,15 +108,45 @@ class Pacer:
     def turn(self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None) -> "Turn":
         """Return the turn of one request as a context: entering it waits until the request may be sent.
 
-        `cost` is counted by limits of requests, and `tokens` by limits of tokens. See `wait` for `timeout`.
+        Args:
+            url: The URL of the request. Its scheme, host and port are counted.
+            cost: The units that limits of requests count.
+            tokens: The units that limits of tokens count.
+            timeout: The longest wait: seconds or a timedelta. None means no bound.
+
+        Raises:
+            InvalidCost: The cost is not a whole number from 1 to 10**12.
+            ValueError: The timeout is negative, or no duration.
+            TurnNotInTime: Raised on entering: the turn cannot come within `timeout`. Nothing is charged.
+
+        Examples:
+            >>> from ratebound.client import Pacer
+            >>> pacer = Pacer("50/second")
+            >>> with pacer.turn("https://api.example.com/orders", timeout=10) as turn:
+            ...     advice = turn.answered(429, {"Retry-After": "2"})
+            >>> advice.retry_after
+            2.0
         """
         return Turn(self, as_wanted(url, cost, tokens, timeout))
 
     def wait(self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None) -> "Turn":
-        """Wait until a request may be sent, and return its turn.
+        """Wait until a request may be sent, and return its turn. A waiter that is interrupted gives its turn back.
 
-        Raises RateLimited, with nothing charged, as soon as it is known that the turn cannot come within `timeout`:
-        seconds or a timedelta. A waiter that is interrupted gives its turn back.
+        Args:
+            url: The URL of the request. Its scheme, host and port are counted.
+            cost: The units that limits of requests count.
+            tokens: The units that limits of tokens count.
+            timeout: The longest wait: seconds or a timedelta. None means no bound.
+
+        Raises:
+            InvalidCost: The cost is not a whole number from 1 to 10**12.
+            ValueError: The timeout is negative, or no duration.
+            TurnNotInTime: The turn cannot come within `timeout`. Nothing is charged.
+
+        Examples:
+            >>> from ratebound.client import Pacer
+            >>> turn = Pacer("50/second").wait("https://api.example.com/orders")
+            >>> turn.failed()
         """
         return self.turn(url, cost=cost, tokens=tokens, timeout=timeout).__enter__()
 
@@ -117,7 +169,19 @@ class Pacer:
 
 
 class Turn:
-    """The turn of one request. `waited` is the time that it took to come, in seconds."""
+    """The turn of one request; made by `Pacer.turn` and `Pacer.wait`.
+
+    Args:
+        pacer: The pacer whose turn it is.
+        wanted: What the request is counted for.
+
+    Examples:
+        >>> from ratebound.client import Pacer
+        >>> with Pacer("50/second").turn("https://api.example.com/orders") as turn:
+        ...     advice = turn.answered(200, {})
+        >>> advice.refused
+        False
+    """
 
     __slots__ = ("_granted", "_pacer", "_wanted")
 
@@ -149,7 +213,11 @@ class Turn:
     ) -> Advice:
         """Learn from the answer, and return what it says about limits. Call it once.
 
-        `body` is the beginning of the body of a refusal, if it was read. `now` is the Unix time of the arrival.
+        Args:
+            status: The status of the response.
+            headers: The headers of the response: a mapping, or pairs of names and values.
+            body: The beginning of the body of a refusal, if it was read.
+            now: The Unix time in seconds at which the response was received. None means the time of this machine.
         """
         advice = read_advice(status, as_lines(headers), body=body, now=now)
         granted = self._granted
@@ -171,7 +239,38 @@ class Turn:
 
 
 class AsyncPacer:
-    """A pacer for tasks: the names of `Pacer`, with await. Nothing here blocks the event loop."""
+    """A pacer for tasks: the names of `Pacer`, with await. Nothing here blocks the event loop.
+
+    Args:
+        limits: Limits that are kept exactly: `"50/second"`, a `Limit`, or several. None means to keep to what servers
+            tell.
+        storage: What several processes share, with what they learn: a URL, a storage, or a client of redis-py. None
+            means that each pacer is on its own, in memory.
+        name: The name under which all URLs are counted together, at most 200 characters. Empty means that each origin
+            (scheme, host and port) is counted by itself.
+        learn: True keeps to the limits that servers tell in their answers, too, if each answer is given to
+            `turn.answered`.
+        max_wait: The longest time for which a server is believed, in seconds or as a timedelta: if it closes for
+            longer, one request is sent each time that this has passed.
+        listeners: Functions of one event that receive every decision; see `ratebound.events`.
+        sleep: The async def that waits for a number of seconds. Tests give `FakeClock().async_sleep`.
+        clock: A function that returns seconds and never steps back, for tests.
+
+    Raises:
+        InvalidLimit: A limit cannot be read, or the storage does not keep it.
+        ValueError: The URL of the storage cannot be read, the name is too long, or a duration is out of bounds.
+        TypeError: `storage`, `listeners` or `sleep` is something else than expected.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound.client import AsyncPacer
+        >>> async def main():
+        ...     async with AsyncPacer("50/second") as pacer:
+        ...         async with pacer.turn("https://api.example.com/orders") as turn:
+        ...             return await turn.answered(429, {"Retry-After": "2"})
+        >>> asyncio.run(main()).retry_after
+        2.0
+    """
 
     def __init__(
         self,
@@ -204,13 +303,37 @@ class AsyncPacer:
         return self._core.name
 
     def turn(self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None) -> "AsyncTurn":
-        """Return the turn of one request as an async context; see `Pacer.turn`."""
+        """Return the turn of one request as an async context; see `Pacer.turn`.
+
+        Args:
+            url: The URL of the request. Its scheme, host and port are counted.
+            cost: The units that limits of requests count.
+            tokens: The units that limits of tokens count.
+            timeout: The longest wait: seconds or a timedelta. None means no bound.
+
+        Raises:
+            InvalidCost: The cost is not a whole number from 1 to 10**12.
+            ValueError: The timeout is negative, or no duration.
+            TurnNotInTime: Raised on entering: the turn cannot come within `timeout`. Nothing is charged.
+        """
         return AsyncTurn(self, as_wanted(url, cost, tokens, timeout))
 
     async def wait(
         self, url: str = "", *, cost: int = 1, tokens: int = 0, timeout: Duration | None = None
     ) -> "AsyncTurn":
-        """Wait until a request may be sent, and return its turn; see `Pacer.wait`. A cancelled task gives it back."""
+        """Wait until a request may be sent, and return its turn; see `Pacer.wait`. A cancelled task gives it back.
+
+        Args:
+            url: The URL of the request. Its scheme, host and port are counted.
+            cost: The units that limits of requests count.
+            tokens: The units that limits of tokens count.
+            timeout: The longest wait: seconds or a timedelta. None means no bound.
+
+        Raises:
+            InvalidCost: The cost is not a whole number from 1 to 10**12.
+            ValueError: The timeout is negative, or no duration.
+            TurnNotInTime: The turn cannot come within `timeout`. Nothing is charged.
+        """
         return await self.turn(url, cost=cost, tokens=tokens, timeout=timeout).__aenter__()
 
     def limits(self) -> list[KnownLimit]:
@@ -232,7 +355,21 @@ class AsyncPacer:
 
 
 class AsyncTurn:
-    """The turn of one request of a task; see `Turn`."""
+    """The turn of one request of a task; see `Turn`.
+
+    Args:
+        pacer: The pacer whose turn it is.
+        wanted: What the request is counted for.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound.client import AsyncPacer
+        >>> async def main():
+        ...     async with AsyncPacer("50/second").turn("https://api.example.com/orders") as turn:
+        ...         return await turn.answered(200, {})
+        >>> asyncio.run(main()).refused
+        False
+    """
 
     __slots__ = ("_granted", "_pacer", "_wanted")
 
@@ -264,7 +401,14 @@ class AsyncTurn:
     async def answered(
         self, status: int, headers: ReceivedLines, body: bytes | None = None, *, now: float | None = None
     ) -> Advice:
-        """Learn from the answer, and return what it says about limits; see `Turn.answered`."""
+        """Learn from the answer, and return what it says about limits; see `Turn.answered`.
+
+        Args:
+            status: The status of the response.
+            headers: The headers of the response: a mapping, or pairs of names and values.
+            body: The beginning of the body of a refusal, if it was read.
+            now: The Unix time in seconds at which the response was received. None means the time of this machine.
+        """
         advice = read_advice(status, as_lines(headers), body=body, now=now)
         granted = self._granted
         if granted is not None:

@@ -18,17 +18,22 @@ from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from ratebound.client.learned_limits import (
+    LOG,
+    SMOOTH,
     TELLING,
     WINDOW,
     Mirror,
     Shape,
+    as_told,
     at,
     checked_count,
-    correction,
+    corrections,
     first_shape,
+    joined,
     mirrored,
     next_shape,
     refuted,
+    surprise,
 )
 from ratebound.client.learned_origins import (
     KnownLimit,
@@ -104,7 +109,14 @@ class PacerCalls(Protocol):
 
 
 class TurnNotInTime(RateLimited):
-    """The turn of a request does not come within `timeout`. `origin` is the server, `wait` the time in seconds."""
+    """The turn of a request does not come within `timeout`.
+
+    Args:
+        decision: The denial.
+        patience: How long the caller would have waited.
+        origin: The server.
+        wait: The time until the turn would come, in seconds.
+    """
 
     def __init__(self, decision: Decision, patience: Patience, origin: str, wait: float) -> None:
         super().__init__(decision, patience)
@@ -132,7 +144,7 @@ class Wanted(NamedTuple):
 class Granted(NamedTuple):
     """A turn that has come. `sent` is the instant from which on the request is sent, by the storage's clock.
 
-    `left` has what the mirror of each quota had left, by the quota's key.
+    `left` has what each mirror had left, by the key of its state.
     """
 
     wanted: Wanted
@@ -141,6 +153,17 @@ class Granted(NamedTuple):
     left: dict[str, int]
     waited: float
     is_probe: bool
+
+    def keeps_to(self, key: str) -> bool:
+        """Return True if a mirror of the quota with this key gave the turn."""
+        return any(state.startswith(f"{key} ") for state in self.left)
+
+    def unspent(self, key: str, kind: str) -> int | None:
+        """Return what the mirror of a quota of this kind had left; None if it was not asked, or not alone."""
+        if kind == WINDOW:
+            found = [left for state, left in self.left.items() if state.startswith(f"{key} ")]
+            return found[0] if len(found) == 1 else None
+        return self.left.get(f"{key} {LOG if kind == SMOOTH else kind}")
 
 
 class TurnPlan(NamedTuple):
@@ -297,6 +320,7 @@ class PacerCore:
         """Return what is asked for a turn now."""
         asks: list[tuple[str, tuple[Limit, ...], int]] = []
         mirrors: dict[int, tuple[LearnedQuota, Mirror]] = {}
+        horizon = HORIZON
         if self.limits:
             asks.append((f"pacer {self.name or origin.name}", self.limits, wanted.cost))
         if self.learn:
@@ -305,12 +329,13 @@ class PacerCore:
             with self._lock:
                 quotas = [(each, each.shape) for each in origin.quotas.values() if each.shape is not None]
             for quota, shape in quotas:
+                horizon = 0 if shape.fill else horizon  # its rate is not sure, and an answer may correct it
                 units = units_of(quota.unit, wanted)
                 for mirror in mirrored(shape, now, quota.label) if units else ():
                     mirrors[len(asks)] = quota, mirror
                     asks.append((f"{quota.key} {mirror.suffix}", (mirror.limit,), min(units, mirror.limit.burst)))
         limits = [limit for _, its, _ in asks for limit in its]
-        patience = min(left, HORIZON if self.learn else MAX_PERIOD)
+        patience = min(left, horizon if self.learn else MAX_PERIOD)
         if all(limit.algorithm in BUCKETS for limit in limits):
             return TurnPlan([(key, its, cost, patience, None) for key, its, cost in asks], mirrors)
         group: list[Ask] = []
@@ -393,6 +418,8 @@ class PacerCore:
             origin.answered = True
             origin.probe_until = 0.0
         closes = 0.0
+        if advice.refused and not any(quota.remaining == 0 for quota in advice.quotas):
+            yield from self._slow_down(origin, granted, received, calls)
         for quota in advice.quotas[:16]:
             units = units_of(quota.unit, granted.wanted)
             if len(quota.name) > LONGEST_NAME or len(quota.partition or b"") > LONGEST_NAME:
@@ -401,17 +428,28 @@ class PacerCore:
                 if quota.remaining == 0 and quota.reset_after:
                     closes = max(closes, quota.reset_after)
                 continue
-            yield from self._learn(origin, quota, granted, advice, sent, received, calls)
+            yield from self._learn(origin, quota, units, granted, advice, sent, received, calls)
         if advice.refused:
             wait = REFUSED_FOR if advice.retry_after is None else advice.retry_after
             closes = max(closes, wait + random.uniform(0.0, min(0.02, wait / 20)))
         if closes > 0:
             yield from self._close(origin, closes, calls)
 
+    def _slow_down(self, origin: LearnedOrigin, granted: Granted, received: int, calls: PacerCalls) -> Flow[None]:
+        """Keep buckets to the rate that the server told: what it says of the remaining units is not true."""
+        with self._lock:
+            found = [(one, each, each.shape) for one, each in origin.quotas.items() if granted.keeps_to(each.key)]
+        for (name, partition, unit), learned, known in found:
+            if known is not None and known.fill:
+                learned.shape = as_told(known, received)
+                quota = Quota(name, unit=unit, partition=partition)
+                yield from self._tell(origin, quota, learned, known, learned.shape, received, calls)
+
     def _learn(
         self,
         origin: LearnedOrigin,
         quota: Quota,
+        units: int,
         granted: Granted,
         advice: Advice,
         sent: int,
@@ -424,45 +462,72 @@ class PacerCore:
             return
         key = self._origins.quota_key(origin.name, quota)
         delayed = granted.waited > 0.0005
-        sight = sight_of(quota, sent, received, delayed=delayed, count=count)
         with self._lock:
             learned = origin.quota(key, quota)
             known = learned.shape
+            unspent = granted.unspent(key, known.kind) if known is not None else None
+            sight = sight_of(quota, sent, received, delayed=delayed, count=count, unspent=unspent)
             shape = first_shape(sight) if known is None else next_shape(known, sight, learned.watch)
             if shape is None:
                 return
-            if advice.refused and known is not None and sight.remaining == 0 and key in granted.left:
+            if advice.refused and known is not None and sight.remaining == 0 and granted.keeps_to(key):
                 learned.watch.refusals += 1
                 if learned.watch.refusals > (FORGIVEN_IF_SHORT if shape.period < TELLING else FORGIVEN):
                     shape = refuted(shape, received)
             learned.shape = shape
             learned.remaining = sight.remaining
-        if known is None or _differ(known, shape, received):
-            log.debug("%s: learned %s", origin.name, known_limit(origin, learned, shape))
-            if self._shares:
-                yield from self._share(origin, quota, learned, known, calls)
-                shape = learned.shape or shape
+        shape = yield from self._tell(origin, quota, learned, known, shape, received, calls)
         learned.watch.see(sight)
-        left = granted.left.get(key)
-        if left is not None and shape.kind != WINDOW:
-            left += (received - sent) * shape.units // shape.period
-        found = [correction(shape, sight, learned.label)]
+        is_fresh = shape.kind != WINDOW or sight.sent >= at(shape, received).early - shape.period
+        if is_fresh and not granted.keeps_to(key):
+            for mirror in mirrored(shape, received, learned.label):  # it was sent before this quota was known
+                asks = [(f"{key} {mirror.suffix}", (mirror.limit,), min(units, mirror.limit.burst), None, None)]
+                yield from self._evaluate(calls, asks, "force")
+        missing = 0
+        found = corrections(shape, sight, learned.label)
         if received < shape.since:
-            found.append(correction(shape._replace(kind=shape.before), sight, learned.label))
-        for mirror, may_be_left in filter(None, found):
-            if left is None or left > may_be_left or received < shape.since:
-                yield from self._use_up(f"{key} {mirror.suffix}", mirror.limit, calls)
+            found += corrections(shape._replace(kind=shape.before), sight, learned.label)
+        for mirror, may_be_left in found:
+            state = f"{key} {mirror.suffix}"
+            left = granted.left.get(state, may_be_left + 1)
+            if left > may_be_left or received < shape.since:
+                used = yield from self._use_up(state, mirror.limit, calls)
+                if state in granted.left and left > may_be_left:
+                    missing = max(missing, used)
+        if missing >= surprise(shape) and received >= shape.since:
+            with self._lock:
+                known, learned.shape = shape, refuted(shape, received)
+            yield from self._tell(origin, quota, learned, known, learned.shape, received, calls)
 
-    def _use_up(self, key: str, limit: Limit, calls: PacerCalls) -> Flow[None]:
-        """Spend all that a limit has left. Several processes that do so at once spend it once."""
+    def _tell(
+        self,
+        origin: LearnedOrigin,
+        quota: Quota,
+        learned: LearnedQuota,
+        known: Shape | None,
+        shape: Shape,
+        now: int,
+        calls: PacerCalls,
+    ) -> Flow[Shape]:
+        """Share a shape if it differs from the known one. Return the shape that holds now."""
+        if known is not None and not _differ(known, shape, now):
+            return shape
+        log.debug("%s: learned %s", origin.name, known_limit(origin, learned, shape))
+        if self._shares:
+            yield from self._share(origin, quota, learned, known, calls)
+        return learned.shape or shape
+
+    def _use_up(self, key: str, limit: Limit, calls: PacerCalls) -> Flow[int]:
+        """Spend all that a limit has left, and return it. Several processes that do so at once spend it once."""
         for _ in range(TRIES):
             decision = yield from self._evaluate(calls, [(key, (limit,), 1, None, None)], "peek")
             left = decision.rows[0][1]
             if not left:
-                return
+                return 0
             decision = yield from self._evaluate(calls, [(key, (limit,), left, None, None)], "spend")
             if decision.allowed:
-                return
+                return left
+        return 0
 
     def _close(self, origin: LearnedOrigin, closes: float, calls: PacerCalls) -> Flow[None]:
         """Let nobody send a request to an origin for so many seconds."""
@@ -471,7 +536,7 @@ class PacerCore:
             _log_capped(origin.name, closes, most)
         length = round(min(closes, most) * SECOND)
         origin.closed_until = max(origin.closed_until, self.time.now() + length)
-        yield from self._use_up(origin.gate, gate(length), calls)
+        yield from self._use_up(origin.gate, gate(length + GATE.burst), calls)  # the gate's burst is no time to send
 
     def _refresh(self, calls: PacerCalls) -> Flow[None]:
         """Read the shared document if the copy of it is old."""
@@ -503,10 +568,12 @@ class PacerCore:
                 version, content = yield partial(calls.read_document, self._document)
                 entries = read_shapes(content)
                 theirs = entries.pop(learned.key, None)
-                if theirs is not None and (known is None or theirs.shape[:3] != known[:3]):
+                if theirs is not None and (known is None or _essence(theirs.shape) != _essence(known)):
                     learned.shape = theirs.shape
                     return
                 assert learned.shape is not None
+                if theirs is not None:
+                    learned.shape = joined(learned.shape, theirs.shape)
                 entries[learned.key] = SharedShape(origin.name, quota, learned.shape)
                 if (yield partial(calls.write_document, self._document, write_shapes(entries), version)):
                     return
@@ -516,12 +583,12 @@ class PacerCore:
 
 
 def _left(decision: Decision, mirrors: dict[int, tuple[LearnedQuota, Mirror]]) -> dict[str, int]:
-    """Return what the mirror of each quota has left, by the quota's key. Of two windows it is the present one."""
+    """Return what each mirror has left, by the key of its state."""
     found: dict[str, int] = {}
     row = 0
-    for i, (_, limits, *_) in enumerate(decision.asks):
+    for i, (key, limits, *_) in enumerate(decision.asks):
         if i in mirrors:
-            found.setdefault(mirrors[i][0].key, decision.rows[row][1])
+            found[key] = decision.rows[row][1]
         row += len(limits)
     return found
 
@@ -531,6 +598,11 @@ def units_of(unit: str, wanted: Wanted) -> int:
     if unit in ("requests", "request"):
         return wanted.cost
     return wanted.tokens if "token" in unit else 0
+
+
+def _essence(shape: Shape) -> tuple[object, ...]:
+    """Return what two processes must not change at once."""
+    return shape.kind, shape.units, shape.period, shape.fill
 
 
 def _differ(one: Shape, other: Shape, now: int) -> bool:

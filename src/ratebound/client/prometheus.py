@@ -27,9 +27,22 @@ except ModuleNotFoundError as error:
 
 
 class PrometheusCallListener:
-    """A listener for all clients of a process: a registry accepts each metric name once.
+    """A listener that exports metrics of calls to Prometheus. One is enough for all clients of a process.
 
-    The first `max_origins` origins get their own labels; the rest are "other".
+    Args:
+        registry: The registry that exports the metrics. It accepts each metric name once.
+        max_origins: The origins that get a label of their own. The rest are "other".
+
+    Raises:
+        ValueError: The registry has these metrics already, or `max_origins` is not positive.
+
+    Examples:
+        >>> import httpx
+        >>> from prometheus_client import CollectorRegistry
+        >>> from ratebound.client.httpx import PoliteTransport
+        >>> from ratebound.client.prometheus import PrometheusCallListener
+        >>> listener = PrometheusCallListener(CollectorRegistry())
+        >>> client = httpx.Client(transport=PoliteTransport(listeners=[listener]))
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, max_origins: int = 100) -> None:

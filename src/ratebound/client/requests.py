@@ -27,7 +27,12 @@ except ModuleNotFoundError as missing:
 
 
 class RequestsCircuitOpen(CircuitOpen, ConnectionError):
-    """CircuitOpen as an error of requests, so that `except requests.RequestException` catches it."""
+    """CircuitOpen as an error of requests, so that `except requests.RequestException` catches it.
+
+    Args:
+        origin: The scheme, host and port of the API.
+        retry_after: The seconds after which to try again.
+    """
 
     def __init__(self, origin: str, retry_after: float) -> None:
         ConnectionError.__init__(self)
@@ -35,9 +40,24 @@ class RequestsCircuitOpen(CircuitOpen, ConnectionError):
 
 
 class PoliteAdapter(HTTPAdapter):
-    """An adapter for sessions that retries, learns limits and paces itself.
+    """An adapter for sessions of requests. It retries, learns limits and paces itself.
 
-    It takes the arguments of all adapters (see `CallOptions`), and those of requests for its pools of connections.
+    Args:
+        pool_connections: The number of pools of connections, as in requests.
+        pool_maxsize: The connections of a pool, as in requests.
+        pool_block: True if a thread waits for a connection of a full pool, as in requests.
+        **options: `retry`, `pacer`, `budget`, `breaker`, `listeners`, `idempotency_key` and `read_bodies_of`; see
+            `CallOptions`.
+
+    Raises:
+        TypeError: An option is unknown, or something else than expected.
+
+    Examples:
+        >>> import requests
+        >>> from ratebound.client import Pacer
+        >>> from ratebound.client.requests import PoliteAdapter
+        >>> session = requests.Session()
+        >>> session.mount("https://api.example.com", PoliteAdapter(pacer=Pacer("50/second")))
     """
 
     def __init__(
@@ -52,7 +72,18 @@ class PoliteAdapter(HTTPAdapter):
         super().__init__(pool_connections, pool_maxsize, 0, pool_block)
 
     def send(self, request: PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any) -> Response:
-        """Make one call. Without `stream` the body is read as well, so that a call whose body breaks off is retried."""
+        """Make one call. Without `stream` the body is read as well, so that a call whose body breaks off is retried.
+
+        Args:
+            request: The request.
+            stream: True if the body is left unread.
+            *args: Passed on to requests.
+            **kwargs: Passed on to requests.
+
+        Raises:
+            RequestsCircuitOpen: The last calls to this API failed, so it was not sent.
+            TurnNotInTime: The turn of the request does not come in time.
+        """
         outgoing = Outgoing(request.method or "GET", request.url or "", tuple(request.headers.items()))
         exchange = RequestsExchange(super().send, request, stream, args, kwargs)
         try:

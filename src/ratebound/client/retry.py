@@ -9,7 +9,7 @@ A retry must be safe: the server must not do the same thing twice.
 | 503 without one | idempotent requests: a proxy may send it for a request that a server behind it has done |
 | 502, 504, and other statuses of `statuses` | idempotent requests |
 | a connection that failed before anything was sent (refused, no address) | every method |
-| a connection that failed later (reset, time-out) | idempotent requests |
+| a connection that failed later (reset, timeout) | idempotent requests |
 
 A request is idempotent by its method, or by an Idempotency-Key header. A server that says itself that a retry is of no
 use (`Advice.should_retry`) is believed.
@@ -52,14 +52,24 @@ FINAL: Final = Wish()
 class Retry:
     """When a call is retried. It has no state, so one object can be used for any number of calls.
 
-    | option | default | meaning |
-    |---|---|---|
-    | attempts | 4 | requests sent for one call, the first one included; 1 is never to retry |
-    | within | 60.0 | seconds from the beginning of a call, waits included, in which attempts may begin |
-    | statuses | 429, 502, 503, 504, 529 | the statuses that are retried |
-    | methods | GET, HEAD, OPTIONS, TRACE, PUT, DELETE | the idempotent methods |
-    | connection_errors | True | connection errors are retried |
-    | backoff | Backoff("full", first=0.5, most=30.0) | waits where the server names none |
+    Args:
+        attempts: The requests sent for one call, the first one included, up to 100; 1 is never to retry.
+        within: The time from the beginning of a call, waits included, in which attempts may begin: seconds or a
+            timedelta, up to a day.
+        statuses: The statuses that are retried: 429, 502, 503, 504 and 529 by default.
+        methods: The idempotent methods: GET, HEAD, OPTIONS, TRACE, PUT and DELETE by default.
+        connection_errors: False if connection errors are not retried.
+        backoff: The waits where the server names none. None means `Backoff("full", first=0.5, most=30.0)`.
+
+    Raises:
+        ValueError: An option is out of bounds.
+
+    Examples:
+        >>> import httpx
+        >>> from ratebound.client import Backoff, Retry
+        >>> from ratebound.client.httpx import PoliteTransport
+        >>> retry = Retry(attempts=3, within=20, backoff=Backoff("equal", first=1))
+        >>> client = httpx.Client(transport=PoliteTransport(retry=retry))
     """
 
     __slots__ = ("attempts", "backoff", "connection_errors", "methods", "statuses", "within")
@@ -94,7 +104,13 @@ class Retry:
         return f"Retry(attempts={self.attempts}, within={self.within}, backoff={self.backoff})"
 
     def after_answer(self, status: int, advice: Advice, *, idempotent: bool) -> Wish:
-        """Return whether an answer calls for a retry, and whether that is safe."""
+        """Return whether an answer calls for a retry, and whether that is safe.
+
+        Args:
+            status: The status of the response.
+            advice: What the answer says about limits.
+            idempotent: True if the same request may be sent twice.
+        """
         counts_as = REFUSED if advice.refused and status not in (UNAVAILABLE, OVERLOADED) else status
         if counts_as not in self.statuses and advice.should_retry is not True:
             return FINAL
@@ -107,7 +123,12 @@ class Retry:
         return Wish(reason, "method")
 
     def after_failure(self, failure: Failure, *, idempotent: bool) -> Wish:
-        """Return whether a connection error calls for a retry, and whether that is safe."""
+        """Return whether a connection error calls for a retry, and whether that is safe.
+
+        Args:
+            failure: The connection error.
+            idempotent: True if the same request may be sent twice.
+        """
         if not self.connection_errors:
             return FINAL
         return Wish(failure.kind, "" if idempotent or not failure.sent else "method")
@@ -115,10 +136,14 @@ class Retry:
     def wait(
         self, retry: int, before: float | None, server: float | None, left: float, random: Callable[[], float]
     ) -> float | None:
-        """Return the seconds to wait before a retry, None if it would not end within the `left` seconds of the call.
+        """Return the seconds to wait before a retry, None if it would not end in time. Never less than `server`.
 
-        `retry` is 0 for the first; `before` is the wait before it, `server` the wait that the server named. The wait is
-        never shorter than that one.
+        Args:
+            retry: The number of the retry; 0 is the first.
+            before: The wait before the retry before, in seconds; None if there was none.
+            server: The wait that the server named, in seconds; None if it named none.
+            left: The seconds that are left of the call.
+            random: A function that returns numbers from 0 to 1.
         """
         if server is None:
             wait = self.backoff.wait(retry, before, random)

@@ -32,8 +32,23 @@ ONE: Final = 1 - 1e-9  # ten tenths are a little less than one
 class RetryBudget:
     """A thread-safe budget of retries, shared by all calls that are given this object.
 
-    `share` of requests may be retried within `period` seconds, and at least `floor` of them. The defaults (10 %, 30 s,
-    3) let one call make all its three retries every half a minute; from two requests per second on, the share counts.
+    The defaults (10 %, 30 s, 3) let one call make all its three retries every half a minute; from two requests per
+    second on, the share counts.
+
+    Args:
+        share: The retries that each request pays for, from 0 to 10; 0.1 is one retry for ten requests.
+        period: The time that is looked at: seconds or a timedelta, from 0.1 seconds to a day.
+        floor: The retries of a period that need no requests to pay for them.
+        clock: A function that returns seconds and never steps back, for tests.
+
+    Raises:
+        ValueError: An option is out of bounds.
+
+    Examples:
+        >>> from ratebound.client import RetryBudget
+        >>> budget = RetryBudget(0.1, floor=1)
+        >>> budget.take(), budget.take()
+        (True, False)
     """
 
     def __init__(

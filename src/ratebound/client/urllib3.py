@@ -48,7 +48,19 @@ class Urllib3CircuitOpen(CircuitOpen, HTTPError):
 class PolitePoolManager(PoolManager):
     """A PoolManager that retries, learns limits and paces itself.
 
-    It takes the arguments of a PoolManager, and those of all adapters: see `CallOptions`.
+    Args:
+        num_pools: The number of pools that are kept, as in urllib3.
+        headers: The headers of all requests, as in urllib3.
+        **options: Those of a PoolManager, and `retry`, `pacer`, `budget`, `breaker`, `listeners`, `idempotency_key` and
+            `read_bodies_of`; see `CallOptions`.
+
+    Raises:
+        TypeError: An option is something else than expected.
+
+    Examples:
+        >>> from ratebound.client import Pacer, Retry
+        >>> from ratebound.client.urllib3 import PolitePoolManager
+        >>> http = PolitePoolManager(retry=Retry(attempts=3), pacer=Pacer("50/second"))
     """
 
     def __init__(self, num_pools: int = 10, headers: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -58,7 +70,12 @@ class PolitePoolManager(PoolManager):
         self.pool_classes_by_scheme = POOLS
 
     def connection_from_host(self, *args: Any, **kwargs: Any) -> HTTPConnectionPool:
-        """Return the pool of a host, which makes its calls politely."""
+        """Return the pool of a host, which makes its calls politely.
+
+        Args:
+            *args: Passed on to urllib3.
+            **kwargs: Passed on to urllib3.
+        """
         return _polite(super().connection_from_host(*args, **kwargs), self.calls)
 
     def clear(self) -> None:
@@ -68,7 +85,20 @@ class PolitePoolManager(PoolManager):
 
 
 class PoliteProxyManager(ProxyManager):
-    """A ProxyManager that retries, learns limits and paces itself; see `PolitePoolManager`."""
+    """A ProxyManager that retries, learns limits and paces itself; see `PolitePoolManager`.
+
+    Args:
+        proxy_url: The URL of the proxy.
+        **options: Those of a ProxyManager, and `retry`, `pacer`, `budget`, `breaker`, `listeners`, `idempotency_key`
+            and `read_bodies_of`; see `CallOptions`.
+
+    Raises:
+        TypeError: An option is something else than expected.
+
+    Examples:
+        >>> from ratebound.client.urllib3 import PoliteProxyManager
+        >>> http = PoliteProxyManager("http://proxy.example.com:3128")
+    """
 
     def __init__(self, proxy_url: str, **options: Any) -> None:
         own, rest = _divided(options)
@@ -77,7 +107,12 @@ class PoliteProxyManager(ProxyManager):
         self.pool_classes_by_scheme = POOLS
 
     def connection_from_host(self, *args: Any, **kwargs: Any) -> HTTPConnectionPool:
-        """Return the pool of a host, which makes its calls politely."""
+        """Return the pool of a host, which makes its calls politely.
+
+        Args:
+            *args: Passed on to urllib3.
+            **kwargs: Passed on to urllib3.
+        """
         return _polite(super().connection_from_host(*args, **kwargs), self.calls)
 
     def clear(self) -> None:
@@ -272,7 +307,7 @@ def discard(response: BaseHTTPResponse, most: int) -> None:
 def _is_drained(response: BaseHTTPResponse, most: int) -> bool:
     """Read a body, and return True if it has ended within `most` bytes and LONGEST_READ seconds.
 
-    The time-out of a socket begins anew with every byte, and requests sets none by default.
+    The timeout of a socket restarts with every byte, and requests sets none by default.
     """
     connected = getattr(response.connection, "sock", None)
     if connected is None:  # nothing to be used again, or it was given back already

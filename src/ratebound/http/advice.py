@@ -19,12 +19,22 @@ SECONDARY_WORDS = ("rate limit", "abuse detection")
 def read_advice(status: int, headers: Lines, *, body: bytes | None = None, now: float | None = None) -> Advice:
     """Return what a response says about limits, in any known style. Never raises for what a server sends.
 
-    `body` is the beginning of the response's body, if it was read: some vendors put the wait or the reason there. A
-    body that is cut off, or longer than a megabyte, counts as none. `now` is the Unix time at which the response was
-    received. Waits and resets are at most 366 days.
+    Waits and resets are at most 366 days. The wait is that of `retry-after-ms`, else of Retry-After, else of the body,
+    else the longest reset of a quota of which nothing remains. Without a refusal only the fields of a response with
+    status 300 or more give one.
 
-    The wait is that of `retry-after-ms`, else of Retry-After, else of the body, else the longest reset of a quota of
-    which nothing remains. Without a refusal only the fields of a response with status 300 or more give one.
+    Args:
+        status: The status of the response.
+        headers: The header lines as (name, value), in any letter case.
+        body: The beginning of the response's body, if it was read: some vendors put the wait or the reason there. A
+            body that is cut off, or longer than a megabyte, counts as none.
+        now: The Unix time in seconds at which the response was received. None means the time of this machine.
+
+    Examples:
+        >>> from ratebound.http import read_advice
+        >>> advice = read_advice(429, [("Retry-After", "30")])
+        >>> advice.reason, advice.retry_after
+        ('rate', 30.0)
     """
     received = ReceivedFields(headers, now)
     vendor = vendor_of(received)
@@ -54,7 +64,15 @@ def read_advice(status: int, headers: Lines, *, body: bytes | None = None, now: 
 def parse_rate_limit(headers: Lines, *, now: float | None = None) -> list[Quota]:
     """Return the limits that a response reports, in any known style. The newest style in the response wins.
 
-    `now` is the Unix time at which it was received.
+    Args:
+        headers: The header lines as (name, value), in any letter case.
+        now: The Unix time in seconds at which the response was received. None means the time of this machine.
+
+    Examples:
+        >>> from ratebound.http import parse_rate_limit
+        >>> quota, = parse_rate_limit([("RateLimit-Policy", '"day";q=1000;w=86400'), ("RateLimit", '"day";r=12;t=60')])
+        >>> quota.name, quota.limit, quota.remaining, quota.reset_after
+        ('day', 1000, 12, 60.0)
     """
     return list(read_advice(200, headers, now=now).quotas)
 
@@ -64,6 +82,15 @@ def parse_retry_after(headers: Lines, *, now: float | None = None) -> float | No
 
     The field is Retry-After (seconds, with or without a fraction, or a date), or one in milliseconds. A date is
     compared with the response's own Date, if present, because clocks differ.
+
+    Args:
+        headers: The header lines as (name, value), in any letter case.
+        now: The Unix time in seconds at which the response was received. None means the time of this machine.
+
+    Examples:
+        >>> from ratebound.http import parse_retry_after
+        >>> parse_retry_after([("Retry-After", "1.5")])
+        1.5
     """
     return _retry_after(ReceivedFields(headers, now))
 

@@ -52,30 +52,63 @@ Place = Address | Literal["unix", "hidden"] | None
 
 
 class ClientAddress(NamedTuple):
-    """The address of a client. `ip` is None for a unix socket, and for a peer that is not an address."""
+    """The address of a client.
+
+    Attributes:
+        ip: The address; None for a unix socket, and for a peer that is not an address.
+        text: The address as text, or what the peer said instead.
+        source: "peer", or the name of the header that it came from.
+    """
 
     ip: Address | None
     text: str
-    source: str  # "peer", or the name of the header that it came from
+    source: str
 
     def key(self, ipv6: int = 64, ipv4: int = 32) -> str:
-        """Return the text to count by; see `prefix_key`."""
+        """Return the text to count by; see `prefix_key`.
+
+        Args:
+            ipv6: The prefix length of IPv6 addresses, in bits.
+            ipv4: The prefix length of IPv4 addresses, in bits.
+
+        Raises:
+            ValueError: A prefix length is out of range.
+        """
         return f"peer:{self.text}" if self.ip is None else prefix_key(self.ip, ipv6, ipv4)
 
     def keys(self, ipv6: Sequence[int] = (64, 56, 48), ipv4: int = 32) -> tuple[str, ...]:
-        """Return one key for each of several prefixes; see `prefix_keys`."""
+        """Return one key for each of several prefixes; see `prefix_keys`.
+
+        Args:
+            ipv6: The prefix lengths of IPv6 addresses, in bits.
+            ipv4: The prefix length of IPv4 addresses, in bits.
+
+        Raises:
+            ValueError: There is no prefix, or a length is out of range.
+        """
         return (f"peer:{self.text}",) if self.ip is None else prefix_keys(self.ip, ipv6, ipv4)
 
 
 class Proxies:
     """The proxies that are trusted to report the client's address. By default none, and the peer is the client.
 
-    `trusted` are the addresses and ranges of the proxies, and the word `unix` for peers on a unix socket. `hops` is for
-    proxies with unknown addresses: that many append to the header, and the application must not be reachable in any
-    other way; with `trusted` as well, only those peers are trusted. `single` maps headers of one address to the ranges
-    of the proxies that always overwrite them.
+    Args:
+        trusted: The addresses and ranges of the proxies, and the word `unix` for peers on a unix socket.
+        hops: The number of proxies that append to the header, if their addresses are unknown. The application must not
+            be reachable in any other way. With `trusted` as well, only those peers are trusted.
+        forwarded: The header that proxies append to. `"forwarded"` is read as RFC 7239 has it.
+        single: Headers of one address, and the ranges of the proxies that always overwrite each: `{"x-real-ip":
+            ["10.0.0.0/8"]}`.
 
-    Raises ValueError if a range is too wide to be a proxy, or if options contradict each other.
+    Raises:
+        ValueError: A range is too wide to be a proxy, or options contradict each other.
+
+    Examples:
+        >>> from ratebound.http import Proxies
+        >>> proxies = Proxies(["10.0.0.0/8"])
+        >>> client = proxies.client_address("10.0.0.5", [("X-Forwarded-For", "198.51.100.1, 192.0.2.7")])
+        >>> client.text, client.source
+        ('192.0.2.7', 'x-forwarded-for')
     """
 
     def __init__(
@@ -104,13 +137,31 @@ class Proxies:
         self._peer = lru_cache(maxsize=8192)(lambda peer: self._found(peer, "", ()))
 
     def trusts(self, peer: str | None) -> bool:
-        """Return True if this peer is a proxy that is trusted to report clients."""
+        """Return True if this peer is a proxy that is trusted to report clients.
+
+        Args:
+            peer: The address at the other end of the connection; None for a unix socket.
+
+        Examples:
+            >>> from ratebound.http import Proxies
+            >>> Proxies(["10.0.0.0/8"]).trusts("10.0.0.5"), Proxies().trusts("10.0.0.5")
+            (True, False)
+        """
         return self.trusted.holds(read_peer(peer)) or (self.hops is not None and not self.trusted)
 
     def client_address(self, peer: str | None, headers: Lines) -> ClientAddress:
         """Return the address that cannot be forged: the first one, from the peer on, that is not a trusted proxy's.
 
         Never raises, whatever the headers hold. If every entry is a trusted proxy's, the leftmost is the answer.
+
+        Args:
+            peer: The address at the other end of the connection; None for a unix socket.
+            headers: The header lines as (name, value), in any letter case.
+
+        Examples:
+            >>> from ratebound.http import Proxies
+            >>> Proxies().client_address("192.0.2.7", [("X-Forwarded-For", "203.0.113.9")]).text
+            '192.0.2.7'
         """
         if not self.believes:
             return self._peer(peer) if peer is None or len(peer) <= MAX_KNOWN else self._found(peer, "", ())
@@ -130,14 +181,8 @@ class Proxies:
         if place is not None and not isinstance(place, str):
             client = ClientAddress(place, str(place), "peer")
         if self.hops is not None:
-            client = self._counted(place, client, self.hops, text)
-        else:
-            client = self._walked(place, client, text, told)
-        if client.ip is None:
-            self._tell_once(
-                "requests come without the address of a client (peer %r), so they all count as one client", client.text
-            )
-        return client
+            return self._counted(place, client, self.hops, text)
+        return self._walked(place, client, text, told)
 
     def _walked(self, place: Place, client: ClientAddress, text: str, told: Told) -> ClientAddress:
         found = self._told_by(place, client, told)

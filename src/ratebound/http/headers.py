@@ -2,15 +2,16 @@
 
 Text that does not change between responses is prepared; a request only fills in its numbers. Waits are rounded up to
 whole seconds, so a client that obeys is never early. On a denial `t`, the reset fields and Retry-After are the wait. On
-success `t` is the time until more units are available, and a reset field the time until all are. Of slots nobody knows
-when one will be free, so they have no times; a rule may give one for Retry-After. Limits of distinct values are named
-only if they deny. Penalties are never named: a blocked client is told how long to wait, and nothing else.
+success `t` is the time until more units are available, and a reset field the time until all are. It is unknown
+when a slot will be free, so slots have no times; a rule may give one for Retry-After. Limits of distinct values are
+named only if they deny. Penalties are never named: a blocked client is told how long to wait, and nothing else.
 """
 
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import formatdate
+from typing import Literal
 
 from ratebound import kernels
 from ratebound.clock import SECOND
@@ -27,6 +28,11 @@ from ratebound.outcome import DegradedRows, Row
 # (None: not known), its row.
 Quota = tuple["Shown", int, int, int | None, Row]
 
+Style = Literal["draft-11", "draft-07", "draft-06", "draft-03", "x-ratelimit", "kong", "none"]
+ResetForm = Literal["epoch", "delta"]
+RetryAfterForm = Literal["seconds", "date"]
+SharedCaching = Literal["omit", "send"]
+
 MAX_PLANS = 4096  # limits that are made per request must not fill memory
 SHED_SPREAD = 4 * SECOND  # clients of an overloaded process are told to wait from 1 second to 5
 THREE = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
@@ -41,31 +47,56 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 
 def grows_after(limit: Limit, row: Row) -> int:
-    """Return microseconds until more remains than now, if nothing more is spent. Never too short; 0 if it is full."""
+    """Return microseconds until more remains than now, if nothing more is spent. Never too short; 0 if it is full.
+
+    Args:
+        limit: The limit.
+        row: What the storage answered for it, from `decision.rows`.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.http import grows_after
+        >>> decision = Limiter("60/minute token-bucket").hit("user:42")
+        >>> grows_after(decision.limit, decision.rows[0])
+        1000000
+    """
     return kernels.grows_after(limit.numbers, row[1], row[3])
 
 
 class Headers:
     """The header fields that responses carry.
 
-    `styles` is one of draft-11, draft-07, draft-06, draft-03, x-ratelimit and kong, or several that share no field, or
-    none. `reset` is the form of X-RateLimit-Reset: a Unix time (epoch) or seconds from now (delta). `retry_after` is
-    the form of Retry-After (seconds, date). `names` maps names of limits to those that clients see. `jitter` lengthens
-    each wait by a random part, at most that fraction, so that denied clients do not all return at once. `cacheable` is
-    'omit' or 'send': the fields of a response that a shared cache may store, and of a redirect, are left out or sent.
+    Args:
+        styles: One of draft-11, draft-07, draft-06, draft-03, x-ratelimit and kong, or several that share no field, or
+            none.
+        reset: The form of X-RateLimit-Reset: a Unix time (epoch) or seconds from now (delta).
+        retry_after: The form of Retry-After: seconds or date.
+        names: The names that clients see, by the names of limits.
+        jitter: The largest part, from 0 to 10, by which each wait is lengthened at random, so that denied clients do
+            not all return at once.
+        cacheable: 'omit' leaves the fields out of responses that a shared cache may store, and of redirects; 'send'
+            does not.
 
-    Raises ValueError if an option is invalid.
+    Raises:
+        ValueError: An option is invalid.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.http import Headers
+        >>> decision = Limiter("10/minute as api").hit("user:42")
+        >>> Headers("x-ratelimit", reset="delta").pairs(decision)
+        [('X-RateLimit-Limit', '10'), ('X-RateLimit-Remaining', '9'), ('X-RateLimit-Reset', '60')]
     """
 
     def __init__(
         self,
-        styles: str | Iterable[str] = "draft-11",
+        styles: Style | Iterable[Style] = "draft-11",
         *,
-        reset: str = "epoch",
-        retry_after: str = "seconds",
+        reset: ResetForm = "epoch",
+        retry_after: RetryAfterForm = "seconds",
         names: Mapping[str, str] | None = None,
         jitter: float = 0.0,
-        cacheable: str = "omit",
+        cacheable: SharedCaching = "omit",
     ) -> None:
         self.styles = checked_styles(styles)
         if reset not in ("epoch", "delta"):
@@ -81,7 +112,7 @@ class Headers:
         for name in self.names.values():
             write_string(name)
         self.jitter = jitter
-        self._dated = retry_after == "date"
+        self.is_dated = retry_after == "date"
         self._epoch = reset == "epoch"
         writers = {
             "draft-11": self._draft_11,
@@ -100,11 +131,30 @@ class Headers:
         self.usual_plans = self._usual_plans if is_usual else None  # for `usual_pairs`
 
     def prepare(self, limits: Sequence[Limit]) -> None:
-        """Prepare the text for requests under these limits. Otherwise the first such request does."""
+        """Prepare the text for requests under these limits. Otherwise the first such request does.
+
+        Args:
+            limits: The limits of one decision, in order.
+
+        Examples:
+            >>> from ratebound import parse_limits
+            >>> from ratebound.http import Headers
+            >>> Headers().prepare(parse_limits("10/second; 1000/hour"))
+        """
         self._plan((("", tuple(limits), 1, None, None),))  # tuple() of a tuple keeps its identity
 
     def shown(self, limit: Limit) -> Shown:
-        """Return a limit as clients see it."""
+        """Return a limit as clients see it.
+
+        Args:
+            limit: The limit.
+
+        Examples:
+            >>> from ratebound import parse_limit
+            >>> from ratebound.http import Headers
+            >>> Headers(names={"login": "sign-in"}).shown(parse_limit("5/minute as login")).name
+            'sign-in'
+        """
         found = self._shown.get(limit)
         if found is None:
             if len(self._shown) >= MAX_PLANS:
@@ -113,7 +163,18 @@ class Headers:
         return found
 
     def asked(self, decision: Decision) -> list[Shown]:
-        """Return the limits of a decision as clients see them, in the order of its outcomes."""
+        """Return the limits of a decision as clients see them, in the order of its outcomes.
+
+        Args:
+            decision: The decision about the request.
+
+        Examples:
+            >>> from ratebound import Limiter
+            >>> from ratebound.http import Headers
+            >>> decision = Limiter("10/second as short; 1000/hour as long").hit("user:42")
+            >>> [shown.name for shown in Headers().asked(decision)]
+            ['short', 'long']
+        """
         return self._plan(decision.asks).shown
 
     def spread(self) -> float:
@@ -124,7 +185,18 @@ class Headers:
         """Return the fields for the response to a decision.
 
         Retry-After is included only if it is denied and a wait can help. It is the only field if a penalty blocks the
-        client. Pass `spread` if a body reports the same waits.
+        client.
+
+        Args:
+            decision: The decision about the request.
+            spread: The factor by which waits are lengthened, if a body reports the same waits. None draws one; see
+                `spread`.
+
+        Examples:
+            >>> from ratebound import Limiter
+            >>> from ratebound.http import Headers
+            >>> Headers().pairs(Limiter("10/minute as api").hit("user:42"))
+            [('RateLimit-Policy', '"api";q=10;w=60'), ('RateLimit', '"api";r=9;t=60')]
         """
         rows = decision.rows
         if decision.allowed and self._is_usual:
@@ -163,7 +235,17 @@ class Headers:
         return pairs
 
     def suit(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
-        """Return True if the response to an allowed request may carry the fields, judging by its status and headers."""
+        """Return True if the response to an allowed request may carry the fields, judging by its status and headers.
+
+        Args:
+            status: The status of the response.
+            headers: The headers of the response.
+
+        Examples:
+            >>> from ratebound.http import Headers
+            >>> Headers().suit(200, [("Cache-Control", "public, max-age=600")])
+            False
+        """
         return self.cacheable == "send" or not (is_redirect(status) or is_shareable(headers))
 
     def _plan(self, asks: Group) -> HeaderPlan:
@@ -189,13 +271,20 @@ class Headers:
         return self.retry_after(wait, decision.rows[0][5])
 
     def retry_after(self, wait: int | None, now: int | None = None) -> Pairs:
-        """Return the field that says how long to wait, in microseconds; nothing if no wait is known.
+        """Return the field that says how long to wait; nothing if no wait is known.
 
-        `now` is by default the time of this machine.
+        Args:
+            wait: The time to wait in microseconds. It is rounded up to seconds.
+            now: The time in microseconds since 1970, for a date. None means the time of this machine.
+
+        Examples:
+            >>> from ratebound.http import Headers
+            >>> Headers().retry_after(1_500_000)
+            [('Retry-After', '2')]
         """
         if wait is None:
             return []
-        if self._dated:
+        if self.is_dated:
             now = time.time_ns() // 1000 if now is None else now
             return [("Retry-After", formatdate(float(-(-(now + wait) // SECOND)), usegmt=True))]
         return [("Retry-After", str(-(-wait // SECOND)))]
@@ -265,11 +354,11 @@ def told_apart(shown: list[Shown]) -> list[Shown]:
 
 
 def longest_wait(decision: Decision, spread: float = 1.0) -> int | None:
-    """Return microseconds until a denied request may pass; None if it never can, or if nobody knows. Never 0, which
+    """Return microseconds until a denied request may pass; None if it never can, or if it is unknown. Never 0, which
     would mean now.
 
     The end of a lease says nothing about when a slot will be free: only the time that its rule gives counts. If the
-    process is overloaded, nobody knows when that will end: clients are told to come back at different times.
+    process is overloaded, it is unknown when that will end: clients get waits to come back at different times.
     """
     if decision.shed:
         return int((SECOND + decision.at * 7919 % SHED_SPREAD) * spread)  # the same in headers and body
@@ -324,6 +413,15 @@ def checked_styles(styles: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def expose(pairs: Pairs) -> Pairs:
-    """Return the field that lets scripts of another origin read these fields, for requests with an Origin."""
+    """Return the field that lets scripts of another origin read these fields, for requests with an Origin.
+
+    Args:
+        pairs: The fields, as `Headers.pairs` returns them.
+
+    Examples:
+        >>> from ratebound.http import expose
+        >>> expose([("RateLimit", '"api";r=9;t=60')])
+        [('Access-Control-Expose-Headers', 'RateLimit')]
+    """
     names = ", ".join(dict.fromkeys(name for name, _ in pairs))
     return [("Access-Control-Expose-Headers", names)] if names else []

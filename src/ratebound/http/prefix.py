@@ -7,9 +7,11 @@ IPv6 prefix would be one bucket for all clients.
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
 Address = IPv4Address | IPv6Address
+"""An IP address of either version."""
+
 Network = IPv4Network | IPv6Network
 
 MAX_TEXT = 114  # brackets, 45 characters of address, 33 of zone and 34 of port: nothing longer is an address
@@ -28,6 +30,14 @@ def parse_address(text: str) -> Address | None:
     """Return one address, with or without brackets, port and zone.
 
     Return None for anything else, and for `0.0.0.0` and `::`.
+
+    Args:
+        text: What a peer or a header says, like `"[2001:db8::1]:443"`. More than 114 characters are no address.
+
+    Examples:
+        >>> from ratebound.http import parse_address
+        >>> parse_address("192.0.2.7:51000"), parse_address("::ffff:192.0.2.7"), parse_address("nobody")
+        (IPv4Address('192.0.2.7'), IPv4Address('192.0.2.7'), None)
     """
     return _parsed(text) if len(text) <= MAX_TEXT else None  # longer text is not remembered either
 
@@ -38,14 +48,12 @@ def _parsed(text: str) -> Address | None:
     if match is None:
         return None
     dotted, bracketed, bare = match.groups()
+    address: Address
     try:
-        address = ip_address(dotted or bracketed or bare)
+        # An IPv4 address in brackets or with a zone is none.
+        address = IPv4Address(dotted) if dotted else unmapped(IPv6Address(bracketed or bare))
     except ValueError:
         return None
-    if dotted is None:
-        if address.version == 4:
-            return None  # `[192.0.2.1]`, or an IPv4 address with a zone
-        address = unmapped(address)
     return None if address.is_unspecified else address
 
 
@@ -60,10 +68,18 @@ def unmapped(address: IPv6Address) -> Address:
 
 
 class Networks:
-    """Ranges of addresses: `parse_address("10.1.2.3") in Networks(["10.0.0.0/8", "2001:db8::/32", "192.0.2.1"])`.
+    """Ranges of addresses. A test takes one lookup for each prefix length, however many ranges there are.
 
-    A test takes one lookup for each prefix length, however many ranges there are. Raises ValueError for an invalid
-    range.
+    Args:
+        ranges: Addresses and ranges like `"10.0.0.0/8"`, `"2001:db8::/32"` and `"192.0.2.1"`.
+
+    Raises:
+        ValueError: A range cannot be read.
+
+    Examples:
+        >>> from ratebound.http import Networks, parse_address
+        >>> parse_address("10.1.2.3") in Networks(["10.0.0.0/8", "2001:db8::/32"])
+        True
     """
 
     def __init__(self, ranges: Iterable[str]) -> None:
@@ -111,7 +127,18 @@ def parse_network(text: str) -> Network:
 def prefix_key(address: Address, ipv6: int = 64, ipv4: int = 32) -> str:
     """Return the prefix that counts as one client: `ip4:192.0.2.7`, `ip4:192.0.2.0/24`, `ip6:2001:db8::/64`.
 
-    Raises ValueError if a prefix length is out of range.
+    Args:
+        address: The address of the client.
+        ipv6: The prefix length of IPv6 addresses, in bits.
+        ipv4: The prefix length of IPv4 addresses, in bits.
+
+    Raises:
+        ValueError: A prefix length is out of range.
+
+    Examples:
+        >>> from ratebound.http import parse_address, prefix_key
+        >>> prefix_key(parse_address("2001:db8::1")), prefix_key(parse_address("192.0.2.7"), ipv4=24)
+        ('ip6:2001:db8::/64', 'ip4:192.0.2.0/24')
     """
     if not (type(ipv6) is type(ipv4) is int and 1 <= ipv6 <= 128 and 1 <= ipv4 <= 32):
         raise ValueError(f"expected prefixes of 1 to 128 bits (IPv6) and 1 to 32 (IPv4), not {ipv6!r} and {ipv4!r}")
@@ -131,6 +158,19 @@ def prefix_keys(address: Address, ipv6: Sequence[int] = (64, 56, 48), ipv4: int 
     """Return one key for each IPv6 prefix, narrowest first, to check against rising limits together.
 
     An IPv4 address has one key, so that `zip(keys, limits)` applies the first limit only.
+
+    Args:
+        address: The address of the client.
+        ipv6: The prefix lengths of IPv6 addresses, in bits.
+        ipv4: The prefix length of IPv4 addresses, in bits.
+
+    Raises:
+        ValueError: There is no prefix, or a length is out of range.
+
+    Examples:
+        >>> from ratebound.http import parse_address, prefix_keys
+        >>> prefix_keys(parse_address("2001:db8:1:2::3"), (64, 48))
+        ('ip6:2001:db8:1:2::/64', 'ip6:2001:db8:1::/48')
     """
     if not ipv6:
         raise ValueError("expected at least one IPv6 prefix, for example (64, 56, 48)")

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from random import randint
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ratebound.calendar_period import local_time
 from ratebound.clock import SECOND
@@ -40,15 +40,27 @@ TITLES = {
 
 
 class Rejection(NamedTuple):
-    """The content of a rejection. A custom format is a function of it."""
+    """The content of a rejection. A custom format is a function of it.
+
+    Attributes:
+        status: The status of the response.
+        kind: quota-exceeded, temporary-reduced-capacity, abnormal-usage-detected, or forbidden.
+        title: The kind in words.
+        detail: The reason in a sentence.
+        retry_after: The wait in whole seconds; None if no wait can help or none is known.
+        violated: The names of the limits that denied, as in the headers.
+        limits: Every limit that was checked, as in the headers.
+        documentation: A link to an explanation, or None.
+        decision: The denial; None for a client that is blocked or not taken.
+    """
 
     status: int
-    kind: str  # quota-exceeded, temporary-reduced-capacity, abnormal-usage-detected, or forbidden
+    kind: str
     title: str
     detail: str
-    retry_after: int | None  # whole seconds, None if no wait can help or none is known
-    violated: tuple[str, ...]  # the names of the limits that denied, as in the headers
-    limits: list[dict[str, Any]]  # every limit that was checked, as in the headers
+    retry_after: int | None
+    violated: tuple[str, ...]
+    limits: list[dict[str, Any]]
     documentation: str | None
     decision: Decision | None
 
@@ -59,7 +71,13 @@ class Rejection(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A response to send. `headers` has Content-Type but not Content-Length."""
+    """A response to send.
+
+    Attributes:
+        status: The status.
+        headers: The headers, with Content-Type but without Content-Length.
+        body: The body.
+    """
 
     status: int
     headers: list[tuple[str, str]]
@@ -69,6 +87,7 @@ class Response(NamedTuple):
 # Text, bytes, a dict or list for JSON, or a content type with text or bytes.
 Written = str | bytes | dict[str, Any] | list[Any] | tuple[str, str | bytes]
 Format = Callable[[Rejection], Written]
+FormatName = Literal["problem+json", "jsonapi", "json", "text"]
 
 
 def problem_json(rejection: Rejection) -> Written:
@@ -131,18 +150,35 @@ FORMATS: dict[str, Format] = {
 
 
 class RejectionFormat:
-    """The form of rejections. `format` is problem+json, jsonapi, json or text, or a function of a `Rejection`.
+    """The form of rejections.
 
-    The function returns text, bytes, a dict or list to be sent as JSON, or (content type, text or bytes). If it fails,
-    the exception is logged and problem+json is sent. `message` is for requests over a limit, the link `documentation`
-    for all rejections; a rule's own replace them. Empty text means none.
+    Args:
+        format: problem+json, jsonapi, json or text, or a function of a `Rejection` that returns text, bytes, a dict or
+            list to be sent as JSON, or (content type, text or bytes). If it fails, the exception is logged and
+            problem+json is sent.
+        status: The status of requests over a limit.
+        unavailable_status: The status while the storage is out of reach or the process is overloaded.
+        blocked_status: The status of clients that are blocked, and of rules that deny.
+        documentation: A link for all rejections. A rule's own replaces it; empty text means none.
+        message: The reason for requests over a limit. A rule's own replaces it; empty text means none.
+        headers: The header fields of rejections. None means `Headers()`.
 
-    Raises ValueError if an option is invalid.
+    Raises:
+        ValueError: An option is invalid.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.http import RejectionFormat
+        >>> limiter = Limiter("1/minute")
+        >>> decision = limiter.hit("user:42")
+        >>> response = RejectionFormat("text").respond(limiter.hit("user:42"))
+        >>> response.status, response.body.decode().strip()
+        (429, 'Too many requests: try again in 60 seconds.')
     """
 
     def __init__(
         self,
-        format: str | Format = "problem+json",
+        format: FormatName | Format = "problem+json",
         *,
         status: int = 429,
         unavailable_status: int = 503,
@@ -185,6 +221,19 @@ class RejectionFormat:
 
         The status is 503 if the storage is out of reach, or if limits are lowered because the process is overloaded,
         else 429 or the configured one.
+
+        Args:
+            decision: A denied decision.
+            request_headers: The headers of the request: with an Origin, scripts of that origin may read the fields.
+            message: The reason in words. None means that of the format.
+            documentation: A link to an explanation. None means that of the format.
+
+        Examples:
+            >>> from ratebound import Limiter
+            >>> from ratebound.http import RejectionFormat
+            >>> denied = Limiter("1/minute").hit("user:42", cost=2)
+            >>> RejectionFormat(status=420).respond(denied, message="Slow down.").status
+            420
         """
         spread = self.headers.spread()
         rejection = self.rejection(decision, message, documentation, spread)
@@ -200,7 +249,16 @@ class RejectionFormat:
     ) -> Response:
         """Return the response to a client that is blocked, or under a rule that denies.
 
-        `wait` is the time until a block ends, in microseconds; None if it does not end by itself.
+        Args:
+            request_headers: The headers of the request: with an Origin, scripts of that origin may read the fields.
+            message: The reason in words. None means that of the format.
+            documentation: A link to an explanation. None means that of the format.
+            wait: The time until a block ends, in microseconds; None if it does not end by itself.
+
+        Examples:
+            >>> from ratebound.http import RejectionFormat
+            >>> RejectionFormat().block(wait=60_000_000).status
+            403
         """
         kind = ABNORMAL_USAGE if self.blocked_status == 429 else FORBIDDEN
         detail = message or "This request is not allowed."
@@ -210,7 +268,16 @@ class RejectionFormat:
         return self._written(rejection, self.headers.retry_after(wait), request_headers)
 
     def shed(self, request_headers: Lines = ()) -> Response:
-        """Return the response to a request that an overloaded process does not take."""
+        """Return the response to a request that an overloaded process does not take.
+
+        Args:
+            request_headers: The headers of the request: with an Origin, scripts of that origin may read the fields.
+
+        Examples:
+            >>> from ratebound.http import RejectionFormat
+            >>> RejectionFormat().shed().status
+            503
+        """
         after = randint(1, MAX_SHED_WAIT)  # clients that come back at once, and together, would keep it overloaded
         detail = _overloaded(after)
         kind, status, link = REDUCED_CAPACITY, self.unavailable_status, self.documentation
@@ -220,9 +287,22 @@ class RejectionFormat:
     def rejection(
         self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0
     ) -> Rejection:
-        """Return the content of the rejection of a denied decision, with waits lengthened by `spread`.
+        """Return the content of the rejection of a denied decision.
 
         The reason that the service is not available is told in our own words, whatever `message` is.
+
+        Args:
+            decision: A denied decision.
+            message: The reason in words. None means that of the format.
+            documentation: A link to an explanation. None means that of the format.
+            spread: The factor by which waits are lengthened; see `Headers.spread`.
+
+        Examples:
+            >>> from ratebound import Limiter
+            >>> from ratebound.http import RejectionFormat
+            >>> denied = Limiter("1/minute as api").hit("user:42", cost=2)
+            >>> RejectionFormat().rejection(denied).violated
+            ('api',)
         """
         link = documentation or self.documentation
         wait = longest_wait(decision, spread)
@@ -246,10 +326,10 @@ class RejectionFormat:
 
     def _written(self, rejection: Rejection, pairs: list[tuple[str, str]], request_headers: Lines) -> Response:
         try:
-            content_type, body = _content(self.format(rejection))
+            content_type, body = content_of(self.format(rejection))
         except Exception:
             log.exception("the rejection format failed; problem+json is sent instead")
-            content_type, body = _content(problem_json(rejection))
+            content_type, body = content_of(problem_json(rejection))
         headers = [("Content-Type", content_type), NO_STORE, *pairs]
         if has(request_headers, "origin"):
             headers += expose(pairs)
@@ -322,6 +402,15 @@ def is_preflight(method: str, headers: Lines) -> bool:
     """Return True for a CORS preflight, by which a browser asks whether a script may send a request.
 
     Any client can send one, and an application may run a handler for it, so it counts like other requests.
+
+    Args:
+        method: The method of the request, in capitals.
+        headers: The headers of the request.
+
+    Examples:
+        >>> from ratebound.http import is_preflight
+        >>> is_preflight("OPTIONS", [("Origin", "https://example.com"), ("Access-Control-Request-Method", "PUT")])
+        True
     """
     return method == "OPTIONS" and has(headers, "origin") and has(headers, "access-control-request-method")
 
@@ -343,7 +432,8 @@ def _details(rejection: Rejection) -> dict[str, Any]:
     return details
 
 
-def _content(written: Written) -> tuple[str, bytes]:
+def content_of(written: Written) -> tuple[str, bytes]:
+    """Return the content type and the bytes of what a format has written. Raises TypeError for anything else."""
     content_type, body = written if isinstance(written, tuple) else ("", written)
     if isinstance(body, dict | list):
         content_type, body = content_type or "application/json", _json(body)

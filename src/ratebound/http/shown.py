@@ -16,6 +16,18 @@ class Shown:
     `window` is None. `policy` is the limit in the syntax of draft-11. `numbers` are those that units come back by: of
     the limit itself, or of `lowered` while it is lowered. Distinct values and penalties are not advertised: they are
     for clients that misbehave.
+
+    Args:
+        limit: The limit.
+        name: The name that clients see.
+        lowered: The limit in force while the process is overloaded; None if it is not lowered.
+
+    Examples:
+        >>> from ratebound import parse_limit
+        >>> from ratebound.http import Shown
+        >>> shown = Shown(parse_limit("10/second burst 20"), "api")
+        >>> shown.quota, shown.window, shown.policy
+        (20, 2, '"api";q=20;w=2')
     """
 
     __slots__ = ("is_advertised", "is_rate", "limit", "name", "numbers", "policy", "quota", "quoted", "unit", "window")

@@ -89,6 +89,17 @@ def evaluate(
     return rows
 
 
+def denials(limits: list[Numbers], states: list[State], now: int, cost: int) -> int:
+    """Repair all states of one key. Return one bit for each limit that denies the cost: 1 for the first, 2 for the
+    second, 4 for the third. Return 0 if all allow it."""
+    denying = 0
+    for i, state in enumerate(states):
+        state.repair(limits[i], now)
+        if not state.fits(limits[i], now, cost):
+            denying |= 1 << i
+    return denying
+
+
 def spend_one_key(
     limits: list[Numbers], states: list[State], fit: bool, now: int, cost: int, answers: list[StoredRow]
 ) -> bool:
@@ -97,11 +108,7 @@ def spend_one_key(
     `fit` is True if `fits` of all of them returned True. The rows are put into `answers`.
     """
     if not fit:  # a state that has to be repaired does not fit either, so look again
-        fit = True
-        for i, state in enumerate(states):
-            state.repair(limits[i], now)
-            if not state.fits(limits[i], now, cost):
-                fit = False
+        fit = not denials(limits, states, now, cost)
     for i, state in enumerate(states):
         if fit:
             answers.append(StoredRow(state.spend(limits[i], now, cost, None, 0)))

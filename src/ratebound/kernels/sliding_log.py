@@ -8,6 +8,7 @@ Packed, a state is (expires, used, instant, cost, instant, cost, …), oldest fi
 """
 
 from ratebound.compiling import COMPILED, mypyc_attr
+from ratebound.kernels.instants import Instants, listed, new_instants
 from ratebound.kernels.state import UNTOUCHED, State
 from ratebound.limit import Spent
 from ratebound.numbers import Numbers, product
@@ -16,7 +17,7 @@ from ratebound.outcome import Row
 
 @mypyc_attr(acyclic=True)
 class Log(State):
-    """The state of a sliding log. `older` has the instants of its entries; some of them may have left.
+    """The state of a sliding log. `older` has the instants of its entries, oldest first; some of them may have left.
 
     `costs` has the cost of each of them; it is None if all are 1, as nearly always. `oldest` is the first instant of
     `older`, or an earlier one. A hit compares it with the clock: compiled code reads a field faster than a list.
@@ -35,7 +36,7 @@ class Log(State):
         self.expires = expires
         self.used = used  # by all entries, those that have left included
         self.newest_cost = newest_cost
-        self.older = older
+        self.older: Instants | None = None if older is None else new_instants(older)
         self.costs = costs
         self.oldest = UNTOUCHED if older is None else older[0]
 
@@ -78,22 +79,31 @@ class Log(State):
             self.newest_cost = cost
         else:
             if first and older is not None:
-                del older[:first]
+                if COMPILED:
+                    older.drop(first)
+                else:  # without a call, see State
+                    del older[:first]
                 if self.costs is not None:
                     del self.costs[:first]
                 if older:
                     self.oldest = older[0]
                 else:
                     older = self.older = self.costs = None
+                self.used = used  # whole again, before `_grow` is called
             if self.expires == now + period:
                 self.newest_cost += cost
             else:
-                if older is None or self.costs is not None or self.newest_cost != 1:
+                costs = self.costs
+                if older is None or (costs is None and self.newest_cost != 1):
                     self._grow(self.expires - period, self.newest_cost)
                 elif COMPILED:
                     older.append(self.expires - period)
-                else:  # without a call, see State
+                    if costs is not None:
+                        costs.append(self.newest_cost)
+                else:
                     older += [self.expires - period]
+                    if costs is not None:
+                        costs += [self.newest_cost]
                 self.newest_cost = cost
         used += cost
         self.expires = now + period
@@ -101,18 +111,18 @@ class Log(State):
         return (True, count - used, 0, period, 0, now, 0, 0, None)
 
     def _grow(self, instant: int, cost: int) -> None:
-        """Add an entry to the older ones."""
-        older, costs = self.older, self.costs
+        """Add the first older entry, or the first one with a cost above 1."""
+        older = self.older
         if older is None:
+            added = new_instants([instant])
             self.oldest = instant
-            self.older = [instant]
+            self.older = added
             self.costs = None if cost == 1 else [cost]
             return
-        if costs is None and cost != 1:
-            costs = self.costs = [1 for _ in older]
+        costs = [1 for _ in range(len(older))]
+        costs += [cost]
         older += [instant]
-        if costs is not None:
-            costs += [cost]
+        self.costs = costs
 
     def _live(self, oldest: int) -> tuple[int, int]:
         """Return the units used after `oldest`, and the index in `older` of the first entry after it.
@@ -183,7 +193,7 @@ class Log(State):
         """Make these the entries."""
         if entries:
             used = sum(entries[1::2])
-            older = entries[:-2:2] or None
+            older = new_instants(entries[:-2:2]) if len(entries) > 2 else None
             costs = costs_or_none(entries[1:-2:2])
             self.expires = entries[-2] + limit.period_us
             self.used = used
@@ -209,17 +219,18 @@ class Log(State):
         early: list[int] = []
         early_costs: list[int] = []
         if older is not None:
-            for i, instant in enumerate(older):
+            for i, instant in enumerate(listed(older)):
                 if instant < now:
                     early.append(instant)
                     early_costs.append(1 if costs is None else costs[i])
         late = self.used - sum(early_costs)
         oldest = early[0] if early else UNTOUCHED
+        before = new_instants(early) if early else None
         costs = costs_or_none(early_costs)
         self.expires = now + limit.period_us
         self.newest_cost = late
         self.oldest = oldest
-        self.older = early or None
+        self.older = before
         self.costs = costs
 
     def turn_after(self, limit: Numbers, now: int, front: int, cost: int) -> int | None:
@@ -240,7 +251,7 @@ class Log(State):
 
     def copy(self) -> "Log":
         """Return an equal state with entries of its own."""
-        older = None if self.older is None else self.older[:]
+        older = None if self.older is None else listed(self.older)
         costs = None if self.costs is None else self.costs[:]
         return Log(self.expires, self.used, self.newest_cost, older, costs)
 

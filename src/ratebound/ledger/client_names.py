@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Literal, get_args
 
 from ratebound.ledger.usage_counts import OTHER
 from ratebound.observe.client import naming
@@ -10,7 +11,8 @@ from ratebound.policy.runtime.client_name import canonical_client, client_under
 
 DIGEST = re.compile(r"[0-9a-f]{16}")
 LONG_NAMES = "ratebound ledger"  # makes the digests of names that are too long to be kept in clear
-WAYS = ("digest", "name")
+Way = Literal["digest", "name"]
+WAYS: tuple[Way, ...] = get_args(Way)
 
 
 class ClientNames:

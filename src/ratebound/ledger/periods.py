@@ -7,6 +7,7 @@ since 1970 in UTC.
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
 from ratebound.calendar_period import Calendar, zone_of
@@ -15,7 +16,8 @@ from ratebound.errors import InvalidLimit
 
 Instant = datetime | date | str  # a date or a text without an offset is of the query's zone
 BUCKETS = {"1 minute": 60, "5 minutes": 300, "15 minutes": 900, "1 hour": 3600, "1 day": 86_400}
-PERIODS = ("bucket", "hour", "day", "month")
+Period = Literal["bucket", "hour", "day", "month"]
+PERIODS: tuple[Period, ...] = get_args(Period)
 MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
 DATE = len("2026-11-16")
 QUARTER = 900  # seconds: all offsets of time zones in use are multiples of this

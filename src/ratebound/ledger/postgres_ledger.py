@@ -123,7 +123,7 @@ class PostgresLedger:
         try:
             self._make_partitions(range(month, month + AHEAD))
         except StorageError as error:
-            failed = error  # old usage is removed all the same
+            failed = error  # old usage is still removed
         is_done = keep is None or self._remove_before(MONTHS.index_at((sure - keep) * SECOND))
         if failed is not None and is_done:
             raise failed

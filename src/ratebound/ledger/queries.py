@@ -6,7 +6,7 @@ rules, which are written together with the usage of clients.
 
 from collections.abc import Generator, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from ratebound.clock import EPOCH, SECOND, utc_datetime
 from ratebound.ledger.periods import EARLIEST, LATEST, Instant, begin_of, instant, month_bounds, quantum
@@ -19,7 +19,8 @@ Query = Generator[Select, list[tuple[Any, ...]], T]
 
 USAGE, TOTALS = "ratebound_usage", "ratebound_usage_totals"
 SUMS = "sum(units), sum(allowed), sum(denied), sum(overage)"
-ORDERS = ("units", "denied", "overage", "allowed")
+Order = Literal["units", "denied", "overage", "allowed"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 MOST_ROWS = 1_000_000  # that `most` may ask for
 
 

@@ -21,9 +21,17 @@ class UsageRecord(NamedTuple):
 
 
 class UsageInPeriod(NamedTuple):
-    """The usage of one rule in one period: a day, a month, an hour or a bucket, which begins at `begin`.
+    """The usage of one rule in one period: a day, a month, an hour or a bucket.
 
     A request that several rules count is in the row of each.
+
+    Attributes:
+        begin: The beginning of the period.
+        rule: The name of the rule, or of the limit.
+        units: The units of cost that were charged.
+        allowed: The requests that were allowed.
+        denied: The requests that were denied.
+        overage: The units above a metered quota.
     """
 
     begin: datetime
@@ -35,7 +43,16 @@ class UsageInPeriod(NamedTuple):
 
 
 class ClientUsage(NamedTuple):
-    """The usage of one rule by one client. `client` is a name or a digest, as the ledger was written."""
+    """The usage of one rule by one client.
+
+    Attributes:
+        client: The name or the digest of the client, as the ledger was written.
+        rule: The name of the rule, or of the limit.
+        units: The units of cost that were charged.
+        allowed: The requests that were allowed.
+        denied: The requests that were denied.
+        overage: The units above a metered quota.
+    """
 
     client: str
     rule: str
@@ -46,7 +63,16 @@ class ClientUsage(NamedTuple):
 
 
 class EndpointUsage(NamedTuple):
-    """The usage of one rule at one endpoint. `endpoint` is empty for decisions without a request."""
+    """The usage of one rule at one endpoint.
+
+    Attributes:
+        endpoint: The method and the route, like `GET /orders/{id}`; empty for decisions without a request.
+        rule: The name of the rule, or of the limit.
+        units: The units of cost that were charged.
+        allowed: The requests that were allowed.
+        denied: The requests that were denied.
+        overage: The units above a metered quota.
+    """
 
     endpoint: str
     rule: str
@@ -57,7 +83,14 @@ class EndpointUsage(NamedTuple):
 
 
 class RuleDenials(NamedTuple):
-    """The decisions of one rule. `rate` is the denied part, from 0 to 1."""
+    """The decisions of one rule.
+
+    Attributes:
+        rule: The name of the rule, or of the limit.
+        allowed: The requests that were allowed.
+        denied: The requests that were denied.
+        rate: The denied part, from 0 to 1.
+    """
 
     rule: str
     allowed: int
@@ -66,7 +99,15 @@ class RuleDenials(NamedTuple):
 
 
 class MonthlyOverage(NamedTuple):
-    """The usage of one rule by one client in one month, `2026-11`. `overage` units of it were above the quota."""
+    """The usage of one rule by one client in one month.
+
+    Attributes:
+        month: The month, like `2026-11`.
+        client: The name or the digest of the client, as the ledger was written.
+        rule: The name of the rule, or of the limit.
+        units: The units of cost that were charged.
+        overage: The units above a metered quota.
+    """
 
     month: str
     client: str
@@ -76,8 +117,14 @@ class MonthlyOverage(NamedTuple):
 
 
 class LedgerState(NamedTuple):
-    """The state of writing in one process. `pending` entries are not written yet. `error` says why the last attempt to
-    write failed; empty if it did not."""
+    """The state of writing in one process.
+
+    Attributes:
+        flushes: How often it has written.
+        failures: How often it could not.
+        pending: The entries that are not written yet.
+        error: Why the last attempt to write failed; empty if it did not.
+    """
 
     flushes: int
     failures: int

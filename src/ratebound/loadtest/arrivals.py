@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-UNITS = {"ms": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0}
-UNITS |= {"hour": 3600.0, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+from ratebound.clock import SECOND
+from ratebound.notation import UNIT_NAMES, parse_span
+
 NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)"
 RATE = re.compile(NUMBER + r" ?/ ?(?:" + NUMBER + r" ?)?([a-z]+)")
-SPAN = re.compile(NUMBER + r" ?([a-z]+)")
 BURSTS = re.compile(r"burst (\d{1,9}) every (.+)")
 EXAMPLES = "expected for example '150/s', 'poisson 150/s', '10/s..200/s' or 'burst 50 every 5s'"
 
@@ -133,21 +133,11 @@ class RampArrivals(NamedTuple):
 def parse_rate(text: str) -> float:
     """Return requests per second. Raises ValueError if the text is no rate like '150/s' or '600/minute'."""
     match = RATE.fullmatch(_plain(text))
-    if match and match[3] in UNITS:
-        rate = float(match[1]) / (float(match[2] or 1) or math.inf) / UNITS[match[3]]
+    if match and match[3] in UNIT_NAMES:
+        rate = float(match[1]) * SECOND / (float(match[2] or 1) or math.inf) / UNIT_NAMES[match[3]]
         if rate > 0:
             return rate
     raise ValueError(f"cannot read rate {_shown(text)}: expected for example '150/s' or '600/minute'")
-
-
-def parse_span(text: str) -> float:
-    """Return seconds. Raises ValueError if the text is no duration like '30s', '2m' or '500ms'."""
-    match = SPAN.fullmatch(_plain(text))
-    if match and match[2] in UNITS:
-        span = float(match[1]) * UNITS[match[2]]
-        if span > 0:
-            return span
-    raise ValueError(f"cannot read duration {_shown(text)}: expected for example '30s', '2m' or '500ms'")
 
 
 def parse_arrivals(text: str, duration: float, *, seed: int = 0) -> Arrivals:
@@ -176,7 +166,7 @@ def parse_arrivals(text: str, duration: float, *, seed: int = 0) -> Arrivals:
 def _ramp_end(text: str) -> float:
     """Return the rate at one end of a ramp, which may be 0."""
     match = RATE.fullmatch(text.strip())
-    return 0.0 if match and not float(match[1]) and match[3] in UNITS else parse_rate(text)
+    return 0.0 if match and not float(match[1]) and match[3] in UNIT_NAMES else parse_rate(text)
 
 
 def _plain(text: str) -> str:

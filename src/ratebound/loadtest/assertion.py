@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ratebound.loadtest.arrivals import parse_span
 from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
+from ratebound.notation import parse_span
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,

@@ -412,7 +412,7 @@ def _transitions(seen: ClientSpans) -> list[Span]:
 def _sliding_counter(limit: Limit, seen: ClientSpans) -> PlacedLimit:
     """Return one reading: the windows of every busy time placed where least contradicts the limit.
 
-    A counter forgets everything in an idle time, and its windows begin anew with the next grant. An idle time may be
+    A counter forgets everything in an idle time, and its windows start again with the next grant. An idle time may be
     nearly long enough: then what contradicts the limit is not settled. Neither is it if a request without an answer may
     have been the first grant.
     """

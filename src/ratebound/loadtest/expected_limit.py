@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from ratebound.clock import SECOND
 from ratebound.http.quota import Quota
-from ratebound.limit import MAX_COUNT, MAX_PERIOD, Limit
+from ratebound.limit import MAX_COUNT, MAX_PERIOD, Algorithm, Limit
 from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.bounds import ClientSpans, contradictions
 from ratebound.loadtest.found_limit import FoundLimit
 
-TRIED = ("token-bucket", "sliding-log", "fixed-window", "sliding-counter")
+TRIED: tuple[Algorithm, ...] = ("token-bucket", "sliding-log", "fixed-window", "sliding-counter")
 CLIENTS = 5  # on which algorithms are tried
 MOST_QUOTAS = 3
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ratebound.clock import SECOND
 from ratebound.errors import InvalidLimit
-from ratebound.limit import MAX_PERIOD, Limit
+from ratebound.limit import MAX_PERIOD, Algorithm, Limit
 from ratebound.loadtest.bounds import FOREVER, ClientSpans, Span, contradictions
 
 CLIENTS = 3  # those with the most answers are looked at
@@ -154,7 +154,7 @@ def _nearby(counts: Iterable[int]) -> list[int]:
     return list(dict.fromkeys(near for count in counts for near in (count, count - 1, count + 1) if near > 0))
 
 
-def _windows(count: int, algorithm: str, period: tuple[float, float]) -> Iterator[Limit]:
+def _windows(count: int, algorithm: Algorithm, period: tuple[float, float]) -> Iterator[Limit]:
     low, high = period
     if 0 <= low < high < MAX_PERIOD:
         yield Limit(count, _roundest(low, high), 0, algorithm, "", True)
@@ -252,7 +252,7 @@ def _is_aligned(limit: Limit, clients: Sequence[ClientSpans], started: float) ->
     return True
 
 
-def _buckets(spans: ClientSpans, at_once: int, algorithm: str) -> Iterator[Limit]:
+def _buckets(spans: ClientSpans, at_once: int, algorithm: Algorithm) -> Iterator[Limit]:
     """Return buckets whose burst and rate the answers leave possible."""
     begins, ends = sorted(one.begin for one in spans.granted), sorted(one.end for one in spans.granted)
     first = min(span.end for span in spans.refused)
@@ -283,7 +283,7 @@ def _interval(spans: ClientSpans, begins: Sequence[int], ends: Sequence[int], bu
     return low, high
 
 
-def _rate(low: float, high: float, burst: int, algorithm: str) -> Limit | None:
+def _rate(low: float, high: float, burst: int, algorithm: Algorithm) -> Limit | None:
     """Return the roundest bucket whose units are between `low` and `high` microseconds apart."""
     for period in (SECOND, 60 * SECOND, 3_600 * SECOND):
         least, most = math.ceil(period / high) if high < math.inf else 1, math.floor(period / max(low, 1e-6))

@@ -24,12 +24,14 @@ except ModuleNotFoundError:  # pragma: no cover
 
 MAX_ANSWER = 64 * 1024 * 1024
 MAX_LINES = 256
+MAX_IDLE = 128 * 1024  # bytes in a row that belong to no answer: a flood of small frames would keep the sender busy
 MAX_STREAMS = 1000  # at once on one connection, whatever the server allows
 LAST_STREAM = 2**30  # a connection that has used so many streams is replaced
 WINDOW = 2**24  # bytes that a server may send on one stream before it is told that they were read
 SETTINGS_TYPE = b"\4"
 
 CLOSED = ERROR_NUMBERS["closed"]
+ANSWERING = (h2.events.ResponseReceived, h2.events.DataReceived, h2.events.StreamEnded)
 MALFORMED = ERROR_NUMBERS["malformed"]
 NO_HTTP2 = ERROR_NUMBERS["no-http2"]
 STREAM = ERROR_NUMBERS["stream"]
@@ -73,6 +75,7 @@ class Http2Wire:
         "_finish",
         "_first",
         "_h2",
+        "_idle_bytes",
         "_is_closed",
         "_is_leaving",
         "_is_made",
@@ -100,6 +103,7 @@ class Http2Wire:
         self._first = b""  # the bytes that a connection begins with
         self._is_leaving = False  # the server takes no more streams
         self._is_closed = False
+        self._idle_bytes = 0
         self.used = 0.0
 
     # The pool calls these
@@ -205,14 +209,20 @@ class Http2Wire:
             if len(self._first) >= 4 and (self._first[:2] != b"\0\0" or self._first[3:4] != SETTINGS_TYPE):
                 self._end(NO_HTTP2)  # h2 would take text for the length of a frame, and wait for megabytes
                 return
+        self._idle_bytes += len(data)
         try:
             for event in self._h2.receive_data(data):
+                if isinstance(event, ANSWERING):
+                    self._idle_bytes = 0
                 self._read(event, done)
         except (h2.exceptions.ProtocolError, ValueError, KeyError, IndexError):  # h2 lets some of hyperframe's through
             self._flush()
             self._end(MALFORMED if self._is_made else NO_HTTP2)
             return
         self._flush()
+        if self._idle_bytes > MAX_IDLE and not self._is_closed:
+            self._end(MALFORMED)
+            return
         if not self._is_closed and self._is_made:
             self._go_on()
 

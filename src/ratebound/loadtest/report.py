@@ -13,6 +13,7 @@ from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.assertion import Assertion
 from ratebound.loadtest.bounds import can_be_judged
 from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
+from ratebound.loadtest.cost import answers_in_requests, limit_in_requests
 from ratebound.loadtest.expected_limit import (
     ExpectedLimits,
     can_be_meant,
@@ -103,12 +104,15 @@ def make_report(
     assertions: Sequence[Assertion] = (),
     load: str = "",
     tolerance: float = TOLERANCE,
+    cost: int = 1,
 ) -> LoadReport:
     """Judge a run. Without `limits`, those that the server's headers name are expected.
 
-    `shared` is True if all clients share the limits. `refused` are the statuses that mean a refusal.
+    `shared` is True if all clients share the limits. `refused` are the statuses that mean a refusal. The server charges
+    `cost` units for each request; the report counts requests. Raises InvalidLimit if a limit cannot be counted so.
     """
-    answers = list(run.answers)
+    limits = [limit_in_requests(limit, cost) for limit in limits]
+    answers = list(run.answers if cost == 1 else answers_in_requests(run.answers, cost))
     seen = spans_by_client(answers, refused=refused, shared=shared, tolerance=tolerance)
     found = find_limit(seen, started=run.started)
     quotas = told_quotas(answers)
@@ -139,7 +143,7 @@ def make_report(
     bins, length = _timeline(answers, refused)
     return LoadReport(
         _target(run),
-        load,
+        load if cost == 1 else f"{load}, {cost} units each: limits are shown in requests",
         run.started,
         run.elapsed,
         run.plan.clients.count,

@@ -25,7 +25,11 @@ MAX_NODES = 1000
 class Alert(NamedTuple):
     """An alert of one kind, with a sentence that describes it.
 
-    `node` is set for "degraded" and "recovered", `share` for "denials" and "eased".
+    Attributes:
+        kind: "degraded", "recovered", "denials" or "eased".
+        text: The sentence.
+        node: The server, for "degraded" and "recovered", if there are several.
+        share: The share of denials, for "denials" and "eased".
     """
 
     kind: Literal["degraded", "recovered", "denials", "eased"]
@@ -35,12 +39,34 @@ class Alert(NamedTuple):
 
 
 class AlertListener:
-    """A listener that calls `call(alert)` in its own thread, one alert after the other.
+    """A listener that calls your function in its own thread, one alert after the other.
 
-    Exceptions of `call` are logged. "degraded" and "recovered" come once for each outage of a node, unless `degraded`
-    is False. "denials" comes when more than `denied_share` of at least `least` decisions in the last `window` seconds
-    were denied. It does not come again before "eased": the share has fallen below four fifths of that, or a whole
-    window passed without decisions. Both are noticed with the next decision. `denied_share=None` turns them off.
+    Exceptions of the function are logged. "degraded" and "recovered" come once for each outage of a node. "denials"
+    comes when too many decisions were denied. It does not come again before "eased": the share has fallen below four
+    fifths of `denied_share`, or a whole window passed without decisions. Both are noticed with the next decision.
+
+    Args:
+        call: A function of one `Alert`. It may be slow.
+        degraded: False turns "degraded" and "recovered" off.
+        denied_share: The share of denials, between 0 and 1, above which "denials" comes. None turns it and "eased" off.
+        window: The time that is looked at: seconds or a timedelta.
+        least: The decisions in a window without which no share is alarming.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: An option is out of bounds.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.observe import AlertListener
+        >>> alerts = []
+        >>> listener = AlertListener(alerts.append, denied_share=0.5, least=4)
+        >>> limiter = Limiter("1/minute", listeners=[listener])
+        >>> decisions = limiter.hit_many(["user:42"] * 4)
+        >>> listener.flush()
+        True
+        >>> alerts[0].text
+        '75% of the last 4 decisions were denials'
     """
 
     def __init__(
@@ -94,9 +120,12 @@ class AlertListener:
                     self._tell(Alert("recovered", text, node=event.node))
 
     def flush(self, timeout: Duration | None = None) -> bool:
-        """Wait until all alerts are sent, at most `timeout`. Return True if they are.
+        """Wait until all alerts are sent. Return True if they are.
 
         The thread ends with the process, so call this before exit if the last alert matters.
+
+        Args:
+            timeout: The longest wait: seconds or a timedelta. None means no bound.
         """
         end = None if timeout is None else time.monotonic() + as_seconds("timeout", timeout)
         while True:

@@ -15,12 +15,28 @@ LOGGER = logging.getLogger("ratebound")
 
 
 class LogListener:
-    """A listener that logs denials and strikes at `level`, outages at ERROR, and blocks, warnings and recoveries at
-    WARNING.
+    """A listener that logs denials and strikes, outages at ERROR, and blocks, warnings and recoveries at WARNING.
 
-    `denials=False` turns the first two off. Each kind may log `per_minute` lines at once, and then that many per
-    minute, evenly. Keys are digests made with `secret`, or clear text if `clear`. Handlers of the logger run inline:
-    if they are slow, use a logging.handlers.QueueHandler.
+    Handlers of the logger run inline: if they are slow, use a logging.handlers.QueueHandler.
+
+    Args:
+        logger: The logger to write to. None means the logger `ratebound`.
+        denials: False turns the lines of denials and strikes off.
+        level: The level of denials and strikes.
+        per_minute: The lines of each kind that may be logged at once, and then per minute, evenly.
+        clear: True shows keys as clear text instead of digests. They may be personal.
+        secret: The secret that digests are made with, so that they stay the same in other processes. None means a
+            random one.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: `per_minute` is not a positive whole number.
+
+    Examples:
+        >>> import logging
+        >>> from ratebound import Limiter
+        >>> from ratebound.observe import LogListener
+        >>> limiter = Limiter("100/minute", listeners=[LogListener(level=logging.WARNING, per_minute=10)])
     """
 
     logs = True  # a guard logs outages itself unless a listener does

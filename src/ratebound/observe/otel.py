@@ -49,10 +49,21 @@ Attributes = dict[str, str | bool]
 
 
 class OpenTelemetryListener:
-    """A listener that writes to `meter_provider`, or to the global one.
+    """A listener that writes metrics to OpenTelemetry, and adds denials and degraded decisions to the current span.
 
-    Denials and degraded decisions are also added to the current span, unless `spans` is False. The first `max_limits`
-    names of limits and the first `max_nodes` names of nodes get their own attributes; the rest are "other".
+    Args:
+        meter_provider: Where the metrics are written. None means the global provider.
+        spans: False if denials and degraded decisions are not added to the current span.
+        max_limits: The number of names of limits, and of rules, that get a label of their own. The rest are "other".
+        max_nodes: The number of names of nodes that get a label of their own. The rest are "other".
+
+    Raises:
+        ValueError: A number is not positive.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.observe.otel import OpenTelemetryListener
+        >>> limiter = Limiter("100/minute", listeners=[OpenTelemetryListener(spans=False)])
     """
 
     def __init__(
@@ -156,11 +167,14 @@ class OpenTelemetryListener:
             self._shed.add(1, self._limit(IN_FLIGHT))
 
     def watch(self, owner: object, *, name: str) -> None:
-        """Export the size of the memory, or shared memory, that `owner` counts in, as ratebound.storage=`name`.
+        """Export the size of the memory, or shared memory, that `owner` counts in, as `ratebound.storage`.
 
-        `owner` is a storage, a limiter, a gate, or the limits or the middleware of a web application.
+        Args:
+            owner: A storage, a limiter, a gate, or the limits or the middleware of a web application.
+            name: The value of the attribute.
 
-        Raises ValueError if it has none, or if another storage has that name.
+        Raises:
+            ValueError: The owner has no memory, or another storage has that name.
         """
         self._held.watch(owner, name)
 

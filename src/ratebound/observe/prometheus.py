@@ -77,10 +77,26 @@ OfRule = dict[tuple[bool, bool], Counter]  # by candidate and allowed
 
 
 class PrometheusListener:
-    """A listener for all limiters of a process: a registry accepts each metric name once.
+    """A listener that exports metrics to Prometheus. One is enough for all limiters of a process.
 
-    The first `max_limits` names of limits, as many of rules, and `max_nodes` of nodes get their own labels; the rest
-    are "other".
+    Args:
+        registry: The registry that exports the metrics. It accepts each metric name once.
+        max_limits: The number of names of limits, and of rules, that get a label of their own. The rest are "other".
+        max_nodes: The number of names of nodes that get a label of their own. The rest are "other".
+
+    Raises:
+        ValueError: The registry has these metrics already, or a number is not positive.
+
+    Examples:
+        >>> from prometheus_client import CollectorRegistry
+        >>> from ratebound import Limiter
+        >>> from ratebound.observe.prometheus import PrometheusListener
+        >>> registry = CollectorRegistry()
+        >>> limiter = Limiter("100/minute as api", listeners=[PrometheusListener(registry)])
+        >>> decision = limiter.hit("user:42")
+        >>> labels = {"limit": "api", "result": "allowed", "degraded": "false"}
+        >>> registry.get_sample_value("ratebound_decisions_total", labels)
+        1.0
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, *, max_limits: int = 200, max_nodes: int = 100) -> None:
@@ -176,11 +192,14 @@ class PrometheusListener:
             self._count(IN_FLIGHT, self._of_shed, self._shed)
 
     def watch(self, owner: object, *, name: str) -> None:
-        """Export the size of the memory, or shared memory, that `owner` counts in, under the label storage=`name`.
+        """Export the size of the memory, or shared memory, that `owner` counts in, under the label `storage`.
 
-        `owner` is a storage, a limiter, a gate, or the limits or the middleware of a web application.
+        Args:
+            owner: A storage, a limiter, a gate, or the limits or the middleware of a web application.
+            name: The value of the label.
 
-        Raises ValueError if it has none, or if another storage has that name.
+        Raises:
+            ValueError: The owner has no memory, or another storage has that name.
         """
         self._held.watch(owner, name)
 

@@ -21,7 +21,13 @@ from ratebound.observe.client import denied_keys, naming
 
 
 class LimitedClient(NamedTuple):
-    """A client that was denied at most `denials` times, and at least `denials` - `error`."""
+    """A client that was denied at most `denials` times, and at least `denials` - `error`.
+
+    Attributes:
+        client: The digest of its key, or the key.
+        denials: The most denials that it can have had.
+        error: How many of them may be another client's.
+    """
 
     client: str
     denials: int
@@ -29,7 +35,13 @@ class LimitedClient(NamedTuple):
 
 
 class BlockedClient(NamedTuple):
-    """A client that the penalty named `limit` blocks for `seconds` more."""
+    """A client that a penalty blocks.
+
+    Attributes:
+        client: The digest of its key, or the key.
+        limit: The name of the penalty.
+        seconds: The time until the block ends.
+    """
 
     client: str
     limit: str
@@ -77,10 +89,30 @@ class Sketch:
 
 
 class TopListener:
-    """A listener that counts the denials of each client in the last one to two `window`s (seconds).
+    """A listener that counts the denials of each client in the last one to two windows.
 
-    It has 2 × `size` counters. Clients are digests made with `secret`, or keys in clear text if `clear`. Denials
-    because of an outage are not counted: clients did not cause them. It also notes the ends of up to `size` blocks.
+    Denials because of an outage are not counted: clients did not cause them. It also notes the ends of up to `size`
+    blocks.
+
+    Args:
+        size: The clients that are told apart in a window: it has 2 × `size` counters.
+        window: Seconds or a timedelta.
+        clear: True shows keys as clear text instead of digests. They may be personal.
+        secret: The secret that digests are made with, so that they stay the same in other processes. None means a
+            random one.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: An option is out of bounds.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.observe import TopListener
+        >>> top = TopListener(clear=True)
+        >>> limiter = Limiter("1/minute", listeners=[top])
+        >>> decisions = limiter.hit_many(["user:42"] * 4)
+        >>> top.top(1)
+        [LimitedClient(client='user:42', denials=3, error=0)]
     """
 
     def __init__(
@@ -117,7 +149,11 @@ class TopListener:
                 self.note_block(key, limit, seconds)
 
     def add(self, denials: Mapping[str, int]) -> None:
-        """Count denials, by the keys of clients."""
+        """Count denials, by the keys of clients.
+
+        Args:
+            denials: The number of denials of each key.
+        """
         clients = [(self._name(key), many) for key, many in denials.items()]
         with self._lock:
             self._roll()
@@ -128,6 +164,11 @@ class TopListener:
         """Note that a penalty blocks a key. If there are too many blocks, drop the one that ends first.
 
         A block is noted once: later denials tell the same end, give or take the difference of two clocks.
+
+        Args:
+            key: The key that is blocked.
+            limit: The name of the penalty.
+            seconds: The time until the block ends.
         """
         client = self._name(key)
         with self._lock:
@@ -143,7 +184,11 @@ class TopListener:
                 del self._blocks[heappop(self._ends)[1:]]
 
     def top(self, n: int = 10) -> list[LimitedClient]:
-        """Return the `n` most limited clients, by the most possible denials, then by the most certain ones."""
+        """Return the `n` most limited clients, by the most possible denials, then by the most certain ones.
+
+        Args:
+            n: The most clients to return.
+        """
         with self._lock:
             self._roll()
             sketches = [
@@ -161,6 +206,9 @@ class TopListener:
         """Return the `n` clients that are blocked for longest from now, of those that this listener has seen denied.
 
         A block that is lifted stays in the list until its end.
+
+        Args:
+            n: The most clients to return.
         """
         with self._lock:
             now = self._now()

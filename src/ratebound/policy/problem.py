@@ -11,8 +11,13 @@ Place = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """One error in a policy. `place` is the path of keys and indexes that leads to it; `line` is its line in the file,
-    None if the policy did not come from a file."""
+    """One error in a policy.
+
+    Attributes:
+        place: The path of keys and indexes that leads to it.
+        message: What is wrong, and what is expected.
+        line: Its line in the file; None if the policy did not come from a file.
+    """
 
     place: Place
     message: str
@@ -28,7 +33,20 @@ class Problem(NamedTuple):
 
 
 class PolicyError(RateboundError, ValueError):
-    """Raised for an invalid policy. `problems` holds every error in it."""
+    """Raised for an invalid policy. `problems` holds every error in it.
+
+    Args:
+        problems: The errors.
+        file: The name of the file, for messages.
+
+    Examples:
+        >>> from ratebound.policy import PolicyError, read_policy
+        >>> try:
+        ...     read_policy({"rules": [{"name": "api", "limits": "100/minut"}]})
+        ... except PolicyError as error:
+        ...     print(error.problems[0].where)
+        rules[0].limits
+    """
 
     def __init__(self, problems: Iterable[Problem], file: str = "") -> None:
         self.problems = tuple(problems)

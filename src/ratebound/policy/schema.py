@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
+"""The path of the JSON schema of policy files."""
 
 # The keys of each kind of mapping in a file, by its name under "$defs".
 KEYS: dict[str, frozenset[str]] = {

@@ -10,6 +10,7 @@ from typing import Any, Final
 from ratebound.decision import Decision, Plan
 from ratebound.limit import Group
 from ratebound.numbers import product
+from ratebound.policy.identity.identify import Alternatives
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.charge_by_result import FinishedResponse
 from ratebound.policy.model.policy import Policy
@@ -18,14 +19,15 @@ from ratebound.policy.runtime.fast_path import Asked, MatchedRules
 from ratebound.policy.runtime.gate import Gate
 from ratebound.policy.runtime.verdict import Verdict
 from ratebound.replay.entry import Entry
+from ratebound.replay.outcome_counts import ClientCounts
 from ratebound.storage.memory import MemoryStorage
-from ratebound.storage.memory_states import SWEEP_PERIOD
+from ratebound.storage.memory_states import SWEEP_PERIOD, HeldStates
 
 MOST_STATES: Final = 1_000_000
-MOST_KNOWN: Final = 100_000  # clients for which it is remembered what rules ask
-LONGEST_WHO: Final = 256  # characters of an address and a user that are remembered
+MOST_KNOWN: Final = 100_000  # pairs of a client and rules for which it is remembered what they ask
 MOST_LIMITS: Final = 4096  # limits that are found by their identity; functions may make many
-LINES_PER_SWEEP: Final = 64  # states that are not needed any more are looked for once in so many entries
+SHORT_SEARCH: Final = 8  # what is found further behind in a list moves to its front
+LINES_PER_SWEEP: Final = 256  # states that are not needed any more are looked for once in so many entries
 KINDS: Final = ("limited", "unlimited", "unmatched", "exempt", "allow", "block", "deny", "off")
 
 
@@ -54,66 +56,121 @@ class LimitTally:
         self.denied = 0
 
 
+class RuleTallies:
+    """The answers of one rule, and of each of its limits."""
+
+    __slots__ = ("limits", "rule")
+
+    def __init__(self, rule: LimitTally, limits: list[LimitTally]) -> None:
+        self.rule = rule
+        self.limits = limits
+
+    def count(self, denying: int, first: int) -> int:
+        """Count one decision. Each bit of `denying` is a limit that denies, from bit `first` on those of this rule.
+        Return the first bit of the next rule."""
+        is_allowed = True
+        for tally in self.limits:
+            if denying >> first & 1:
+                tally.denied += 1
+                is_allowed = False
+            else:
+                tally.allowed += 1
+            first += 1
+        if is_allowed:
+            self.rule.allowed += 1
+        else:
+            self.rule.denied += 1
+        return first
+
+
 class KnownClient:
-    """A client and the checks that rules make for it. `key` is set if all count it by one key and at one cost."""
+    """The asks of rules for a client. `held` is set if they all count it by one key and at one cost, else `asked`."""
 
-    __slots__ = ("asked", "key")
+    __slots__ = ("asked", "held", "rules")
 
-    def __init__(self, asked: Asked, key: str) -> None:
+    def __init__(self, rules: "RuleSet", asked: Asked | None, held: HeldStates | None) -> None:
+        self.rules = rules
         self.asked = asked
-        self.key = key
+        self.held = held
+
+
+class Visitor:
+    """An address, or a user at an address: its counts, and what rules ask for it.
+
+    `dropped` is that of the table of clients at the time when `client` was in it.
+    """
+
+    __slots__ = ("client", "dropped", "known")
+
+    def __init__(self, client: ClientCounts, dropped: int) -> None:
+        self.client = client
+        self.dropped = dropped
+        self.known: list[KnownClient] = []
+
+    def find(self, rules: "RuleSet") -> KnownClient | None:
+        """Return what rules ask for it; None if that is not known. Visitors have few rules, so this is a search."""
+        known = self.known
+        for place, one in enumerate(known):
+            if one.rules is rules:
+                if place > SHORT_SEARCH:
+                    known[place], known[0] = known[0], one
+                return one
+        return None
 
 
 class RuleSet:
     """Rules that apply together on the fast path, and how many requests they all allowed.
 
-    `by_address` and `by_user` have what they ask for each client, if they look at nothing else: the engine remembers
-    fewer of them. `plan` has the limits of all rules, for clients that have one key.
+    What they ask for each client is remembered if `is_by_client`: they look at nothing but address and user. `by` is
+    how all of them identify clients, or None if they differ. `plan` has the limits of all rules, for clients that have
+    one key. `tallies` has the counts of each rule and of its limits.
     """
 
-    __slots__ = ("allowed", "by_address", "by_user", "by_user_alone", "cost", "is_by_client", "matched", "plan")
+    __slots__ = ("allowed", "by", "cost", "is_by_client", "matched", "plan", "tallies")
 
-    def __init__(self, matched: MatchedRules) -> None:
+    def __init__(self, matched: MatchedRules, by: Alternatives | None) -> None:
         self.matched = matched
-        self.by_address: dict[str, KnownClient] = {}
-        self.by_user: dict[str, KnownClient] = {}
+        self.by = by
         self.is_by_client = all(
             kind.name in ("user", "global") or kind.of_client is not None
             for bound in matched.bounds
             for parts in bound.by
             for kind in parts
         )
-        self.by_user_alone = all([kind.name for kind in bound.by[0]] == ["user"] for bound in matched.bounds)
         self.allowed = 0
         self.cost = 0
         self.plan: Plan | None = None
+        self.tallies: list[RuleTallies] = []
 
     def client(self, asked: Asked) -> KnownClient:
         """Return what is asked for a client. A denial of one limit charges none of them, whether they are in one ask or
         in several: so those of one key are one ask."""
         asks = asked.asks
         if not asks or len({ask[0] for ask in asks}) > 1 or len({ask[2] for ask in asks}) > 1:
-            return KnownClient(asked, "")
+            return KnownClient(self, asked, None)
         if self.plan is None:
             self.plan = Plan(tuple([limit for ask in asks for limit in ask[1]]))
             self.cost = asks[0][2]
-        return KnownClient(asked, asks[0][0])
+        if not self.plan.plain:
+            return KnownClient(self, asked, None)
+        return KnownClient(self, None, HeldStates(asks[0][0]))
 
 
 class PolicyRun:
     """A policy at work on a log, and what it decided.
 
-    `headers` maps names of headers to fields of entries. `kinds` counts verdicts by how they were found.
+    `headers` maps names of headers to fields of entries. `kinds` counts verdicts by how they were found. `known` is how
+    many clients are remembered in all visitors; the caller forgets the visitors when it reaches `most_known`. With
+    `is_by_user_alone` all rules count a user at any address as the same client.
     """
 
     __slots__ = (
+        "_bys",
         "_clock",
         "_compiled",
         "_headers",
         "_is_fast",
-        "_known",
         "_limits_by_id",
-        "_most_known",
         "_of_limits",
         "_of_rules",
         "_sets",
@@ -121,7 +178,10 @@ class PolicyRun:
         "_states",
         "_storage",
         "gate",
+        "is_by_user_alone",
         "kinds",
+        "known",
+        "most_known",
         "policy",
         "shadow_denied",
     )
@@ -150,8 +210,10 @@ class PolicyRun:
             and not policy.proxies.believes
         )
         self._sets: dict[int, RuleSet] = {}
-        self._known = 0
-        self._most_known = most_known
+        self._bys: list[Alternatives] = []
+        self.is_by_user_alone = all([kind.name for kind in by[0]] == ["user"] for by in policy.rule_by.values())
+        self.known = 0
+        self.most_known = most_known
         self._limits_by_id: dict[tuple[int, bool], tuple[LimitTally, object]] = {}  # the limit keeps its identity
         self._of_limits: dict[tuple[str, str, bool], LimitTally] = {}
         self._of_rules: dict[tuple[str, bool], LimitTally] = {}
@@ -178,57 +240,72 @@ class PolicyRun:
             return None
         found = self._sets.get(id(matched))
         if found is None:
-            found = self._sets[id(matched)] = RuleSet(matched)
+            found = self._sets[id(matched)] = RuleSet(matched, self._common_by(matched))
         return found
 
-    def decide(self, rules: RuleSet | None, at: int, address: str, user: str, entry: Entry, path: str) -> bool:
-        """Decide one request. Return True if it is allowed. Address, user and path are those of the entry."""
+    def _common_by(self, matched: MatchedRules) -> Alternatives | None:
+        """Return how all these rules identify clients, or None if they differ. Equal ones are the same object."""
+        if not matched.bounds or any(bound.by != matched.bounds[0].by for bound in matched.bounds):
+            return None
+        for by in self._bys:
+            if by == matched.bounds[0].by:
+                return by
+        self._bys.append(matched.bounds[0].by)
+        return self._bys[-1]
+
+    def decide(self, rules: RuleSet | None, at: int, visitor: Visitor, entry: Entry, path: str) -> bool:
+        """Decide one request. Return True if it is allowed. Visitor and path are those of the entry."""
         self._clock.now = at
         if rules is None:
             return self._decide_generally(entry, path)
-        known: KnownClient | None
-        if user and rules.by_user_alone:
-            known = rules.by_user.get(user)
-        elif user and rules.matched.by_user:
-            # The length in front: no address and user can be taken for others.
-            known = rules.by_user.get(f"{len(address)} {address}{user}")
-        else:
-            known = rules.by_address.get(address)
+        known = visitor.find(rules)
         if known is None:
-            found = self._compiled.straight(self._view(entry, path), "late")
-            if not isinstance(found, Asked):
+            known = self._known_client(rules, visitor, entry, path)
+            if known is None:
                 return self._decide_generally(entry, path)
-            known = rules.client(found)
-            if rules.is_by_client and len(address) + len(user) <= LONGEST_WHO:
-                self._remember(rules, address, user, known)
         self.shadow_denied = False
-        asked = known.asked
-        if asked.asks:
-            plan = rules.plan
-            if plan is not None and known.key:
-                decision = self._states.hit(plan, known.key, rules.cost)
-            else:
-                decision = asked.decide(self._states)
-            if not decision.allowed:
-                self._tally(asked.grounds.asked, asked.asks, decision, False)
-                self.kinds["limited"] += 1
-                return False
+        held, plan, asked = known.held, rules.plan, known.asked
+        if held is not None and plan is not None:
+            denying = self._states.spend_held(plan, held, rules.cost, at)
+            if denying < 0:
+                denying = _denying(self._states.hit(plan, held.key, rules.cost))
+        elif asked is not None and asked.asks:
+            denying = _denying(asked.decide(self._states))
+        else:
+            denying = 0
+        if denying:
+            first = 0
+            for tallies in rules.tallies or self._tallies_of(rules):
+                first = tallies.count(denying, first)
+            self.kinds["limited"] += 1
+            return False
         rules.allowed += 1
         return True
 
-    def _remember(self, rules: RuleSet, address: str, user: str, known: KnownClient) -> None:
-        if self._known >= self._most_known:
-            for one in self._sets.values():
-                one.by_address.clear()
-                one.by_user.clear()
-            self._known = 0
-        if user and rules.by_user_alone:
-            rules.by_user[user] = known
-        elif user and rules.matched.by_user:
-            rules.by_user[f"{len(address)} {address}{user}"] = known
-        else:
-            rules.by_address[address] = known
-        self._known += 1
+    def _known_client(self, rules: RuleSet, visitor: Visitor, entry: Entry, path: str) -> KnownClient | None:
+        """Find out what rules ask for a client; None if the general path must decide."""
+        known: KnownClient | None = None
+        if rules.by is not None and rules.plan is not None and rules.is_by_client:
+            for one in visitor.known:
+                if one.rules.by is rules.by and one.held is not None:
+                    known = KnownClient(rules, None, HeldStates(one.held.key))
+                    break
+        if known is None:
+            found = self._compiled.straight(self._view(entry, path), "late", rules.matched)
+            if not isinstance(found, Asked):
+                return None
+            known = rules.client(found)
+        if rules.is_by_client:
+            visitor.known.append(known)
+            self.known += 1
+        return known
+
+    def _tallies_of(self, rules: RuleSet) -> list[RuleTallies]:
+        for bound in rules.matched.bounds:
+            if isinstance(bound.flat, tuple):
+                limits = [self._of_limit(bound.rule.name, limit, False) for limit in bound.flat]
+                rules.tallies.append(RuleTallies(self._of_rule(bound.rule.name, False), limits))
+        return rules.tallies
 
     def _view(self, entry: Entry, path: str) -> RequestView:
         _, address, method, target, _, host, user, agent, fields = entry
@@ -274,23 +351,11 @@ class PolicyRun:
 
     def _tally(self, rules: Any, asks: Group, decision: Decision, is_shadow: bool) -> None:
         """Count the rows of a decision, for each rule and each of its limits. `asks` has one ask for each rule."""
-        rows = decision.rows
-        place = 0
+        denying = _denying(decision)
+        first = 0
         for number, rule in enumerate(rules):
-            is_allowed = True
-            for limit in asks[number][1]:
-                tally = self._of_limit(rule.name, limit, is_shadow)
-                if rows[place][0]:
-                    tally.allowed += 1
-                else:
-                    tally.denied += 1
-                    is_allowed = False
-                place += 1
-            of_rule = self._of_rule(rule.name, is_shadow)
-            if is_allowed:
-                of_rule.allowed += 1
-            else:
-                of_rule.denied += 1
+            limits = [self._of_limit(rule.name, limit, is_shadow) for limit in asks[number][1]]
+            first = RuleTallies(self._of_rule(rule.name, is_shadow), limits).count(denying, first)
 
     def _of_limit(self, rule: str, limit: Any, is_shadow: bool) -> LimitTally:
         known = self._limits_by_id.get((id(limit), is_shadow))
@@ -346,3 +411,14 @@ class PolicyRun:
             sorted(self._of_rules.values(), key=lambda one: (order[one.rule], one.is_shadow)),
             sorted(self._of_limits.values(), key=lambda one: (order[one.rule], one.is_shadow)),
         )
+
+
+def _denying(decision: Decision) -> int:
+    """Return one bit for each limit that denies, 1 for the first; 0 if the request is allowed."""
+    if decision.allowed:
+        return 0
+    denying = 0
+    for place, row in enumerate(decision.rows):
+        if not row[0]:
+            denying |= 1 << place
+    return denying

@@ -173,7 +173,7 @@ def _hint(header: str) -> str:
 
 
 def is_unknown(*functions: Callable[..., Any] | Any) -> bool:
-    """Return True if one of these functions only stands in for another, or reads the body."""
+    """Return True if one of these functions only replaces another, or reads the body."""
     return any(getattr(one, "is_stub", False) or getattr(one, "reads_body", False) for one in functions)
 
 

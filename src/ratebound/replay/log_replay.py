@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from ratebound.http.prefix import parse_address, prefix_key
 from ratebound.ledger.endpoint import MOST_ENDPOINTS
 from ratebound.replay.client_peaks import PeakTable
-from ratebound.replay.engine import PolicyRun, RuleSet
+from ratebound.replay.engine import PolicyRun, RuleSet, Visitor
 from ratebound.replay.entry import Entry
 from ratebound.replay.outcome_counts import (
     MOST_CLIENTS,
@@ -20,6 +20,7 @@ from ratebound.replay.path_shapes import ZEROS, PathShapes
 
 MOST_TARGETS: Final = 20_000  # paths whose rules and endpoint are remembered
 LONGEST_PATH: Final = 256  # characters of a path that is remembered
+LONGEST_WHO: Final = 256  # characters of an address and a user that are remembered
 OTHER: Final = "other"
 
 
@@ -44,8 +45,11 @@ class LogReplay:
     __slots__ = (
         "_bucket",
         "_bucket_end",
+        "_by_address",
         "_by_name",
+        "_by_user",
         "_ipv6",
+        "_is_by_user_alone",
         "_most_targets",
         "_prefixes",
         "_remembered",
@@ -108,6 +112,9 @@ class LogReplay:
         self._most_targets = most_targets
         self._shaped: dict[str, Target] = {}
         self._shapes = PathShapes([one.policy for one in (run, before) if one is not None])
+        self._by_address: dict[str, Visitor] = {}  # without a user
+        self._by_user: dict[str, Visitor] = {}
+        self._is_by_user_alone = all(one.is_by_user_alone for one in (run, before) if one is not None)
         self._prefixes: dict[str, str] = {}
         self._ipv6 = 64 if run is None else run.policy.ipv6
         self._by_name: dict[str, EndpointCounts] = {}
@@ -121,11 +128,14 @@ class LogReplay:
         """Decide and count entries, each at its time. Times must not step back."""
         run, before, peaks = self.run, self.before, self.peaks
         clients, targets, with_hosts = self.clients, self._targets, self._with_hosts
+        by_address, by_user, is_by_user_alone = self._by_address, self._by_user, self._is_by_user_alone
         if not entries:
             return
         for one in (run, before):
             if one is not None:
                 one.note_pace(times[-1] - times[0], len(times))
+                if one.known >= one.most_known:
+                    self._forget_visitors()
         for place in range(len(entries)):
             entry = entries[place]
             row = cast(tuple[Any, ...], entry)  # the compiler reads a plain tuple faster
@@ -143,7 +153,7 @@ class LogReplay:
             address: str = row[1]
             target: str = row[3]
             user: str = row[6]
-            path = target.partition("?")[0] if "?" in target else target
+            path = target[: target.find("?")] if "?" in target else target
             zeroed = path.encode("utf-8", "surrogatepass").translate(ZEROS)
             if with_hosts:
                 host: str = row[5]
@@ -155,13 +165,18 @@ class LogReplay:
             found = None if by_path is None else by_path.get(zeroed)
             if found is None:
                 found = self._target(zeroed, entry, path)
-            name = address if ":" not in address else self._ipv6_name(address)
             if user:
                 self.users += 1
-                name = f"user:{user}"
-            client = clients.by_name.get(name)
-            if client is None:
-                client = clients.add(name)
+                # The length in front: no address and user can be taken for others.
+                visitor = by_user.get(user if is_by_user_alone else f"{len(address)} {address}{user}")
+            else:
+                visitor = by_address.get(address)
+            if visitor is None:
+                visitor = self._new_visitor(address, user)
+            elif visitor.dropped != clients.dropped:
+                visitor.client = clients.take(visitor.client.name)
+                visitor.dropped = clients.dropped
+            client = visitor.client
             if at >= self._bucket_end:
                 self._bucket = self.timeline.bucket(at)
                 self._bucket_end = self._bucket.start + self.timeline.width
@@ -179,7 +194,7 @@ class LogReplay:
                 peaks.add(client.name, endpoint.name, at)
             if run is None:
                 continue
-            is_allowed = run.decide(found.rules, at, address, user, entry, path)
+            is_allowed = run.decide(found.rules, at, visitor, entry, path)
             if run.shadow_denied:
                 self.shadow_denied += 1
                 client.shadow_denied += 1
@@ -197,7 +212,7 @@ class LogReplay:
                 self.statuses[status] = self.statuses.get(status, 0) + 1
             if before is None:
                 continue
-            was_allowed = before.decide(found.rules_before, at, address, user, entry, path)
+            was_allowed = before.decide(found.rules_before, at, visitor, entry, path)
             if not was_allowed:
                 self.denied_before += 1
                 client.denied_before += 1
@@ -209,6 +224,28 @@ class LogReplay:
             elif not is_allowed:
                 self.newly_denied += 1
                 client.newly_denied += 1
+
+    def _new_visitor(self, address: str, user: str) -> Visitor:
+        name = f"user:{user}" if user else address if ":" not in address else self._ipv6_name(address)
+        client = self.clients.take(name)
+        made = Visitor(client, self.clients.dropped)
+        if len(address) + len(user) <= LONGEST_WHO:
+            if len(self._by_address) + len(self._by_user) >= self.clients.most:
+                self._forget_visitors()
+            if not user:
+                self._by_address[address] = made
+            elif self._is_by_user_alone:
+                self._by_user[user] = made
+            else:
+                self._by_user[f"{len(address)} {address}{user}"] = made
+        return made
+
+    def _forget_visitors(self) -> None:
+        self._by_address.clear()
+        self._by_user.clear()
+        for run in (self.run, self.before):
+            if run is not None:
+                run.known = 0
 
     def _ipv6_name(self, address: str) -> str:
         """Return the prefix by which the engine counts an IPv6 address."""

@@ -116,22 +116,24 @@ class ClientTable:
         self._all = DistinctNames()
         self._denied = DistinctNames()
 
-    def add(self, name: str) -> ClientCounts:
-        """Return the counts of a new client."""
+    def take(self, name: str) -> ClientCounts:
+        """Return the counts of a client, which may be new."""
         if len(name) > LONGEST_NAME:
             name = name[:LONGEST_NAME]
-            known = self.by_name.get(name)
-            if known is not None:
-                return known
+        known = self.by_name.get(name)
+        if known is not None:
+            return known
         if len(self.by_name) >= self.most:
             self._drop()
-        self._all.add(name)
+        if self.dropped:
+            self._all.add(name)
         made = self.by_name[name] = ClientCounts(name, self.lost, self.lost_denied)
         return made
 
     def note_denied(self, name: str) -> None:
         """Note that a client was denied for the first time."""
-        self._denied.add(name)
+        if self.dropped:
+            self._denied.add(name)
 
     @property
     def clients(self) -> int:
@@ -146,6 +148,11 @@ class ClientTable:
         return len([1 for client in self.by_name.values() if client.denied])
 
     def _drop(self) -> None:
+        if not self.dropped:  # until now the names could be counted
+            for client in self.by_name.values():
+                self._all.add(client.name)
+                if client.denied:
+                    self._denied.add(client.name)
         ranked = sorted(self.by_name.values(), key=_weight, reverse=True)
         kept = ranked[: self.most // 2]
         others = self.others

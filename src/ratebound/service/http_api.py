@@ -72,7 +72,7 @@ from ratebound.web.verdict_response import shadows_of, told_decision, verdict_re
 
 JSON = ("content-type", "application/json")
 PROBLEM = ("content-type", "application/problem+json")
-RETRY = [("retry-after", "1")]  # where nobody knows when the storage will be back
+RETRY = [("retry-after", "1")]  # it is unknown when the storage will be back
 MAX_SHOWN = 4096  # limits whose answers are kept
 MAX_LIMITS = 5000  # in one request: while it is decided, nobody else is answered
 LIFETIME = 3600  # seconds, of a token for settling

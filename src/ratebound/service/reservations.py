@@ -351,7 +351,7 @@ def _limit_of(signed: SignedLimit) -> Limit:
         limit,
         name=limit.name if limit.named else "",
         large=True,
-        failure=signed.failure,
+        failure=signed.failure,  # type: ignore[arg-type]  # as a limit had it when it was signed
         retry_us=signed.retry_us,
         warn=signed.warn,
         slice=Slice(signed.share, signed.for_us) if signed.for_us else None,

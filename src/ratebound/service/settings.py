@@ -20,6 +20,7 @@ from ratebound.admin.calls import Role
 from ratebound.errors import RateboundError
 from ratebound.http.client_ip import Proxies
 from ratebound.ledger import Ledger
+from ratebound.ledger.client_names import Way
 from ratebound.ledger.periods import BUCKETS
 from ratebound.policy.duration_text import read_seconds
 from ratebound.policy.load.document import parse
@@ -439,7 +440,7 @@ class LedgerSettings:
     """The usage ledger of a service. It has no repr with fields, because the URL and the secret are secret."""
 
     url: str
-    clients: str
+    clients: Way
     secret: str | None
     every: float
     bucket: str

@@ -377,6 +377,11 @@ class Supervisor:
         log.info("ready, with %d worker%s", self.settings.workers, "" if self.settings.workers == 1 else "s")
         if self._tell is not None and self.dashboard:
             self._tell(f"The dashboard: {self.dashboard}")
+        if self._tell is None and self.run_token and "admin" in self.sockets:
+            log.info(
+                "no admin tokens are set, so nobody can sign in to the dashboard: start on a terminal, which shows a"
+                " link, or set RATEBOUND_ADMIN_TOKENS or --admin-token-file"
+            )
 
     # Signals
 

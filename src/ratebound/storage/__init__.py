@@ -35,26 +35,72 @@ HeldSlot = tuple[int, int]  # a slot that is held: its id, and its expiry in mic
 
 
 class Storage(Protocol):
-    """A storage for threads."""
+    """A storage for threads. Anything with these three methods is one; the module says what is optional.
+
+    Examples:
+        >>> from ratebound import Limiter, MemoryStorage
+        >>> class CountingStorage:
+        ...     def __init__(self):
+        ...         self.inner, self.calls = MemoryStorage(), 0
+        ...     def evaluate(self, groups, mode="spend"):
+        ...         self.calls += 1
+        ...         return self.inner.evaluate(groups, mode)
+        ...     def reset(self, group):
+        ...         self.inner.reset(group)
+        ...     def close(self):
+        ...         self.inner.close()
+        >>> storage = CountingStorage()
+        >>> with Limiter("5/minute", storage=storage) as limiter:
+        ...     limiter.hit("user:42").remaining, storage.calls
+        (4, 1)
+    """
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Answer each group by itself, in order; each one is decided atomically, all or nothing."""
+        """Answer each group by itself, in order; each one is decided atomically, all or nothing.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+        """
 
     def reset(self, group: Group) -> None:
-        """Forget the state of each ask's key and limits; costs are ignored."""
+        """Forget the state of each ask's key and limits; costs are ignored.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+        """
 
     def close(self) -> None:
         """Let go of what is held open. Calling it twice is fine."""
 
 
 class AsyncStorage(Protocol):
-    """A storage for tasks: the same names, with await."""
+    """A storage for tasks: the names of `Storage`, with await.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound import AsyncLimiter, AsyncMemoryStorage
+        >>> limiter = AsyncLimiter("5/minute", storage=AsyncMemoryStorage())
+        >>> asyncio.run(limiter.hit("user:42")).remaining
+        4
+    """
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide like `Storage.evaluate`."""
+        """Decide like `Storage.evaluate`.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+        """
 
     async def reset(self, group: Group) -> None:
-        """Forget states like `Storage.reset`."""
+        """Forget states like `Storage.reset`.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+        """
 
     async def close(self) -> None:
         """Release resources like `Storage.close`."""

@@ -4,7 +4,6 @@ The program's own exception is raised to the caller and does not count as an out
 the failure mode, and no breaker counts it.
 """
 
-import asyncio
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from weakref import ref
 
 from ratebound.errors import StorageError
+from ratebound.late_asyncio import asyncio
 
 LENIENCE = 0.005  # seconds by which an event loop may be late without having been blocked
 STALLED = "the program blocked its event loop, so the storage could not be called in time"

@@ -14,12 +14,24 @@ from ratebound.storage.memory_states import States
 
 
 class MemoryStorage:
-    """A storage of at most `max_keys` states in the memory of this process.
+    """A storage in the memory of this process. It is thread-safe; `async_twin` serves tasks from the same states.
 
-    A state counts as 1 of them. A sliding log, or the slots, values or strikes of a key, count as 1 more for every 16
-    entries. Where all other states deny, blocks of penalties may exceed it by a quarter.
+    A state counts as 1 of `max_keys`. A sliding log, or the slots, values or strikes of a key, count as 1 more for
+    every 16 entries. Where all other states deny, blocks of penalties may exceed it by a quarter.
 
-    It is thread-safe; `async_twin` serves tasks from the same states.
+    Args:
+        max_keys: The most states that are kept; above that, the states that matter least are dropped.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: `max_keys` is not a positive whole number.
+
+    Examples:
+        >>> from ratebound import Limiter, MemoryStorage
+        >>> storage = MemoryStorage(max_keys=10_000)
+        >>> limiter = Limiter("5/minute", storage=storage)
+        >>> limiter.hit("user:42").allowed, storage.keys
+        (True, 1)
     """
 
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
@@ -29,27 +41,56 @@ class MemoryStorage:
         renew_in_children(self)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Answer each group by itself, in order. The lock is taken for each: others may come between two groups."""
+        """Answer each group by itself, in order. The lock is taken for each: others may come between two groups.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+        """
         return self.states.evaluate(groups, mode)
 
     def at_once(self, group: Group) -> Sequence[Row]:
-        """Spend one group, and return its rows."""
+        """Spend one group, and return its rows.
+
+        Args:
+            group: The asks to decide atomically, all or nothing.
+        """
         return self.states.at_once(group)
 
     def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits."""
+        """Forget the states of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+        """
         self.states.reset(group)
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first."""
+        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+        """
         return self.states.holders(key, limit)
 
     def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; (0, b"") if there is none."""
+        """Return the version and the content of a shared document; (0, b"") if there is none.
+
+        Args:
+            name: The name of the document.
+        """
         return self.states.documents.get(name, (0, b""))
 
     def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document as `version` + 1, if `version` is the stored one. Return False if it is not."""
+        """Store a shared document as `version` + 1, if `version` is the stored one. Return False if it is not.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+        """
         return self.states.write_document(name, content, version)
 
     def renew(self) -> None:
@@ -101,6 +142,21 @@ class AsyncMemoryStorage:
     """A storage for tasks, over the states of `memory` or of a memory of its own.
 
     It never waits, so it holds the event loop only for the decision itself.
+
+    Args:
+        memory: The storage for threads whose states are shared. None means a memory of its own.
+        max_keys: The most states that are kept; above that, the states that matter least are dropped.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: `max_keys` is not a positive whole number.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound import AsyncLimiter, AsyncMemoryStorage
+        >>> limiter = AsyncLimiter("5/minute", storage=AsyncMemoryStorage(max_keys=10_000))
+        >>> asyncio.run(limiter.hit("user:42")).remaining
+        4
     """
 
     def __init__(
@@ -109,7 +165,13 @@ class AsyncMemoryStorage:
         self.memory = MemoryStorage(max_keys=max_keys, clock=clock) if memory is None else memory
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Answer each group by itself; see `MemoryStorage.evaluate`."""
+        """Answer each group by itself; see `MemoryStorage.evaluate`.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+        """
         return self.memory.evaluate(groups, mode)
 
     @property
@@ -118,19 +180,38 @@ class AsyncMemoryStorage:
         return at_once_of(self.memory)
 
     async def reset(self, group: Group) -> None:
-        """Forget the state of each ask's key and limits."""
+        """Forget the state of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+        """
         self.memory.reset(group)
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return the slots of a key that are held now; see `MemoryStorage.holders`."""
+        """Return the slots of a key that are held now; see `MemoryStorage.holders`.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+        """
         return self.memory.holders(key, limit)
 
     async def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; see `MemoryStorage.read_document`."""
+        """Return the version and the content of a shared document; see `MemoryStorage.read_document`.
+
+        Args:
+            name: The name of the document.
+        """
         return self.memory.read_document(name)
 
     async def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document; see `MemoryStorage.write_document`."""
+        """Store a shared document; see `MemoryStorage.write_document`.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+        """
         return self.memory.write_document(name, content, version)
 
     async def clear(self) -> None:

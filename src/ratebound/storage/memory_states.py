@@ -30,7 +30,7 @@ from ratebound.clock import Clock, ticking
 from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
-from ratebound.kernels.group_law import evaluate, peek, spend_one_key
+from ratebound.kernels.group_law import denials, evaluate, peek, spend_one_key
 from ratebound.kernels.packing import unpacked
 from ratebound.kernels.penalty import Strikes
 from ratebound.kernels.quota import QuotaWindow
@@ -241,6 +241,20 @@ class Table:
         return self.remove(key)
 
 
+class HeldStates:
+    """The states of one key by a plan's limits, for a caller that spends for the same keys again and again.
+
+    They are in their tables as long as `version` is that of `States` and none of them has expired.
+    """
+
+    __slots__ = ("key", "states", "version")
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.states: list[State] = []
+        self.version = -1
+
+
 class States(QuickStates):
     """All states of a memory storage, and the decisions from them. Thread-safe."""
 
@@ -254,6 +268,7 @@ class States(QuickStates):
         "_ticks",
         "_turns",
         "_unwarned",
+        "_version",
         "_weight",
         "documents",
         "evicted",
@@ -281,6 +296,7 @@ class States(QuickStates):
         self._sweep_at = 0
         self.sweep_period = SWEEP_PERIOD  # a replay, whose clock runs fast, takes another
         self._unwarned = False
+        self._version = 0  # counts changes after which no held states can be used: see HeldStates
 
     @property
     def weight(self) -> int:
@@ -306,9 +322,58 @@ class States(QuickStates):
                     if state is not None:
                         answer = state.spend(limit, now, cost, None, 0)
                         if limit is not table.only:
-                            table.note(key, limit, now)
+                            self._judge(table, key, limit, now)
                         return OneLimitDecision(key, plan, cost, answer)
             return self._spend_one_key(plan, key, cost, now)
+
+    def spend_held(self, plan: Plan, held: HeldStates, cost: int, now: int) -> int:
+        """Spend `cost` for one key without rows. `now` is the time of the clock, which must not step back.
+
+        Return 0 if all limits allow it, else one bit for each limit that denies; see `denials`. Return -1, having
+        changed nothing, if `hit` must decide: for example, because the key has no state yet.
+        """
+        with self._lock:
+            if now >= self._sweep_at:
+                self._sweep(now)
+            limits = plan.numbers
+            if held.version != self._version and not self._hold(plan, held):
+                return -1
+            states = held.states
+            fit = True
+            for i, limit in enumerate(limits):
+                if states[i].expires < now:  # it may have been swept
+                    if not self._hold(plan, held):
+                        return -1
+                    states = held.states
+                if fit and not states[i].fits(limit, now, cost):
+                    fit = False
+            if not fit:
+                denying = denials(limits, states, now, cost)
+                if denying:
+                    return denying
+            for i, limit in enumerate(limits):
+                states[i].spend(limit, now, cost, None, 0)
+            return 0
+
+    def _hold(self, plan: Plan, held: HeldStates) -> bool:
+        """Find the states of a key. Return False if one is missing, or if a key is judged by the limit of its last
+        check, which has to be noted at each check."""
+        states: list[State] = []
+        for limit in plan.numbers:
+            table = self._tables.get(limit.scope)
+            state = None if table is None or limit is not table.only else table.states.get(held.key)
+            if state is None:
+                held.version = -1
+                return False
+            states.append(state)
+        held.states = states
+        held.version = self._version
+        return True
+
+    def _judge(self, table: Table, key: Key, limit: Numbers, now: int) -> None:
+        """Note that a key was judged by a limit that is not the only one of its table."""
+        self._version += 1
+        table.note(key, limit, now)
 
     def _spend_one_key(self, plan: Plan, key: str, cost: int, now: int) -> Decision:
         """Spend for one key: nothing is changed before all of its limits allow.
@@ -349,7 +414,7 @@ class States(QuickStates):
                 if is_new:
                     self._add(table, key, limit, found[i], now)
             elif limit is not table.only:
-                table.note(key, limit, now)
+                self._judge(table, key, limit, now)
 
     def at_once(self, group: Group) -> Sequence[Row]:
         """Spend one group, and return its rows."""
@@ -384,6 +449,7 @@ class States(QuickStates):
     def reset(self, group: Group) -> None:
         """Forget the states of each ask's key and limits."""
         with self._lock:
+            self._version += 1
             for key, limits, *_ in group:
                 for limit in limits:
                     table = self._tables.get(limit.scope)
@@ -420,6 +486,7 @@ class States(QuickStates):
         """Forget everything, for use between tests."""
         with self._lock:
             self._recent = None
+            self._version += 1
             self._tables.clear()
             self._turns.clear()
             self._weight = Weight()
@@ -469,18 +536,21 @@ class States(QuickStates):
                 if table.is_penalty and self.weight > self.max_keys:
                     self._make_room(table, spare, mode, now)
             if mode == "spend" and limit is not table.only and key is not None and key in table.states:
-                table.note(key, limit, now)
+                self._judge(table, key, limit, now)
         if self.weight > self.max_keys and mode != "peek":
             self._shrink(spare, now)
         return rows
 
     def _add(self, table: Table, key: Key, limit: Numbers, state: State, now: int) -> None:
+        if limit is not table.only:
+            self._version += 1
         table.add(key, state, limit)
         self.keys += 1 - table.sweep(2, now)
         if table.grows:
             table.weigh(key, state.entries())
 
     def _store(self, table: Table, key: Key | None, limit: Numbers, state: State, now: int) -> None:
+        self._version += 1
         if key is None:
             table.overflow = state
         elif state.expires == UNTOUCHED:
@@ -510,6 +580,7 @@ class States(QuickStates):
             scope, key = blocks.soonest()
             if key not in spare:
                 if mode != "peek":
+                    self._version += 1
                     self.keys -= self._tables[scope].remove(key)
                     self.evicted += 1
                 return True
@@ -529,6 +600,7 @@ class States(QuickStates):
         """Drop a state of this table, or in a peek only look for one. Return False if none can be dropped."""
         index = payer.victim(spare, now, is_last) if payer.ring else -1
         if index >= 0 and mode != "peek":
+            self._version += 1
             self.keys -= payer.drop(index)
             self.evicted += 1
         return index >= 0

@@ -40,11 +40,26 @@ _MEMCACHED = _Kind(
     "memcached",
     f"{_STORAGE}.memcached.refusal",
 )
+_REDIS = ("redis", "rediss", "unix")
 _KINDS = {"sqlite": _SQLITE, "postgresql": _POSTGRES, "postgres": _POSTGRES, "memcached": _MEMCACHED}
+SCHEMES = ("memory", "shm", *_REDIS, *_KINDS)  # of all URLs that open a storage
 
 
 def open_storage(source: Any) -> Storage:
-    """Open a storage for threads. Raises ValueError for a URL that cannot be read."""
+    """Open a storage for threads, without a guard.
+
+    Args:
+        source: A URL like `"redis://host:6379/0"`, or a client of redis-py.
+
+    Raises:
+        ValueError: The URL cannot be read.
+        ModuleNotFoundError: The storage needs a package that is not installed. The message says what to run.
+
+    Examples:
+        >>> from ratebound.storage.urls import open_storage
+        >>> type(open_storage("memory://?max_keys=10000")).__name__
+        'MemoryStorage'
+    """
     if _is_redis(source):
         return _redis().RedisStorage(source)  # type: ignore[no-any-return]
     if _is_shared(source):
@@ -56,7 +71,20 @@ def open_storage(source: Any) -> Storage:
 
 
 def open_async_storage(source: Any) -> AsyncStorage:
-    """Open a storage for tasks. Raises ValueError for a URL that cannot be read."""
+    """Open a storage for tasks, without a guard.
+
+    Args:
+        source: A URL like `"redis://host:6379/0"`, or a client of redis-py.
+
+    Raises:
+        ValueError: The URL cannot be read.
+        ModuleNotFoundError: The storage needs a package that is not installed. The message says what to run.
+
+    Examples:
+        >>> from ratebound.storage.urls import open_async_storage
+        >>> type(open_async_storage("memory://")).__name__
+        'AsyncMemoryStorage'
+    """
     if _is_redis(source):
         return _redis().AsyncRedisStorage(source)  # type: ignore[no-any-return]
     if _is_shared(source):
@@ -115,7 +143,7 @@ def check_is_made(url: str) -> None:
 
 
 def _is_redis(source: Any) -> bool:
-    return not isinstance(source, str) or split_url(source).scheme.partition("+")[0] in ("redis", "rediss", "unix")
+    return not isinstance(source, str) or split_url(source).scheme.partition("+")[0] in _REDIS
 
 
 def _is_shared(source: str) -> bool:

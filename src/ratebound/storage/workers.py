@@ -11,7 +11,6 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -159,7 +158,7 @@ def _of_command(command: Sequence[str]) -> int | None:
 
 def _program(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return the name of the program that a command runs, and its arguments: `uvicorn` for `python -m uvicorn`."""
-    if not command or not PYTHON.fullmatch(Path(command[0]).name):
+    if not command or not PYTHON.fullmatch(os.path.basename(command[0])):
         return _name(command[0]) if command else "", command[1:]
     place = 1
     while place < len(command):
@@ -176,8 +175,8 @@ def _program(command: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _name(word: str) -> str:
-    path = Path(word)
-    return path.parent.name if path.name == "__main__.py" else path.name.removesuffix(".exe")
+    folder, name = os.path.split(word)
+    return os.path.basename(folder) if name == "__main__.py" else name.removesuffix(".exe")
 
 
 def _subcommand(words: Sequence[str]) -> str:
@@ -238,7 +237,8 @@ def _option(command: Sequence[str], *names: str) -> str:
 def _parent() -> list[str]:
     """Return the command line of the parent process, if the system shows it."""
     try:
-        return Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        with open(f"/proc/{os.getppid()}/cmdline", "rb") as file:
+            return file.read().decode(errors="replace").split("\0")
     except OSError:
         return []
 

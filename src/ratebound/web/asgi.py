@@ -140,13 +140,34 @@ def request_view(scope: Scope, user: User = None, route: str | None = None, wire
 
 
 class RateLimitMiddleware:
-    """Limits for an ASGI application: `app = RateLimitMiddleware(app, "100/minute")`. `policy` and options are as in
-    `WebGate`. A handler sees the decision in `scope["state"]["ratebound"]`; the server's own state is not touched.
+    """Limits for an ASGI application.
 
-    `user` is a function of the scope that returns who is authenticated. `messages` limits the messages of each
-    WebSocket connection; a client that sends more is disconnected. `gate` is a shared gate, instead of a policy.
-    `usage_of`, `grant`, `reset`, `holders`, `block`, `unblock` and `blocks` are those of the gate:
+    A handler sees the decision in `scope["state"]["ratebound"]`; the server's own state is not touched. `usage_of`,
+    `grant`, `reset`, `holders`, `block`, `unblock`, `blocks` and other calls for operators are those of the gate:
     `await middleware.reset("user:42")`.
+
+    Args:
+        app: The application.
+        policy: Limits as text or by tier, a Policy, a PolicyFile, the path of a policy file (read again when it
+            changes), a PolicyUrl, the URL of a policy (fetched again and again), or a dict with the keys of a file.
+        gate: A gate that several applications share, in place of a policy.
+        user: A function of the scope that returns who is authenticated: an id, an `Identity`, or None. By default it is
+            the user that Starlette's AuthenticationMiddleware has set.
+        find: A function of the scope that returns the endpoint and the route of a request. Frameworks' adapters give
+            it.
+        messages: The limit of the messages of each WebSocket connection. A client that sends more is disconnected.
+        **options: Options of `WebGate`, like `storage`, `max_delay` and `listeners`, and of `Policy`, like `failure`,
+            `by` and `headers`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: A URL or a duration cannot be read.
+
+    Examples:
+        >>> from ratebound.web.asgi import RateLimitMiddleware
+        >>> async def app(scope, receive, send): ...
+        >>> limited = RateLimitMiddleware(app, "100/minute", failure="open")
     """
 
     def __init__(
@@ -183,8 +204,11 @@ class RateLimitMiddleware:
         """Return what the client of a request has used of each limit that the request was checked against. Charges
         nothing.
 
-        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
-        limits that all clients share. `user` is the user, if the middleware does not know it.
+        Args:
+            scope: The scope of the request.
+            all_rules: True for every limit that counts this client, whatever the path or method of the request, but for
+                limits that all clients share.
+            user: The user, if the adapter does not know it.
         """
         if not all_rules:
             return await self.gate.usage_after((scope.get("state") or {}).get(STATE))
@@ -194,18 +218,38 @@ class RateLimitMiddleware:
     @needing_auth
     def dashboard(self, *, auth: Auth[[Scope]], ledger: DashboardLedger | None = None) -> App:
         """Return the dashboard of these limits as an application, to be mounted in front of this one: see
-        `with_dashboard`. Behind the middleware its requests would be limited.
+        `with_dashboard`.
 
-        `auth` is a function of the scope, which may be async. It returns None, "read", "write", or an Operator. With a
-        `ledger` it shows history, too.
+        Behind the middleware its requests would be limited.
+
+        Args:
+            auth: A function of the scope, which may be async. It returns None, `"read"`, `"write"`, or an `Operator`.
+            ledger: A `Ledger` whose history the dashboard shows, too.
+
+        Raises:
+            TypeError: `auth` takes other arguments.
         """
         check_takes(auth, "the scope", option="auth")
         return asgi_dashboard(self.gate, auth, ledger)
 
     @needing_auth
     def with_dashboard(self, path: str, *, auth: Auth[[Scope]], ledger: DashboardLedger | None = None) -> AsgiMount:
-        """Return this application with the dashboard in front of it: `app = limited.with_dashboard("/limits", auth=…)`.
-        Requests for the dashboard are not limited."""
+        """Return this application with the dashboard in front of it. Requests for the dashboard are not limited.
+
+        Args:
+            path: The path of the dashboard, like `"/limits"`.
+            auth: A function of the scope, which may be async. It returns None, `"read"`, `"write"`, or an `Operator`.
+            ledger: A `Ledger` whose history the dashboard shows, too.
+
+        Raises:
+            TypeError: `auth` takes other arguments.
+
+        Examples:
+            >>> from ratebound.web.asgi import RateLimitMiddleware
+            >>> async def app(scope, receive, send): ...
+            >>> limited = RateLimitMiddleware(app, "100/minute")
+            >>> site = limited.with_dashboard("/limits", auth=lambda scope: None)
+        """
         return AsgiMount(self, path, self.dashboard(auth=auth, ledger=ledger))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # every framework has types of its own here
@@ -223,8 +267,14 @@ class RateLimitMiddleware:
                 passed = plain.tracker.visit.answer
                 if isinstance(passed, Passed) and passed.may_settle:
                     await respond(self.app, scope, receive, plain)
-                else:
+                    return
+                try:
                     await self.app(scope, receive, plain)
+                except BaseException as error:
+                    await break_off(plain, isinstance(error, Exception))
+                    raise
+                if isinstance(passed, Passed) and not passed.ended:
+                    await break_off(plain)
                 return
             if plain is not None:
                 await reject(plain, scope, send)

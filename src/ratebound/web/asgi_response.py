@@ -160,7 +160,7 @@ async def break_off(response: AsgiResponse, raised: bool = False) -> None:
     """Settle a response that its application has left incomplete. `raised` means that it has raised an exception."""
     tracker = response.tracker
     passed = tracker.visit.passed
-    if passed is not None and passed.settles:
+    if passed is not None and not passed.ended:
         is_begun = tracker.status > 0 and response.held is None
         await run_async(tracker.break_off(response.gate, raised=raised and not is_begun))
 

@@ -28,7 +28,7 @@ Found = Operator | Role | None
 Auth = Callable[P, Found | Awaitable[Found]]
 
 NO_AUTH = (
-    "the dashboard needs auth=, a function that says who may look at it: it returns None for nobody, 'read', 'write',"
+    "the dashboard needs auth=, a function that returns the role of the caller: None (no access), 'read', 'write',"
     " or Operator(name, 'write')"
 )
 

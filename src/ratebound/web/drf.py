@@ -45,7 +45,16 @@ _endpoints: weakref.WeakKeyDictionary[type, dict[Hashable, Endpoint]] = weakref.
 class Throttle:
     """A throttle: one decision over the rate `user` or `anon` and that of the view's `throttle_scope`, if it has one.
 
-    `limit` is for one view, see `throttle`. All throttles of a view are checked together, in one trip.
+    The rates are those of DEFAULT_THROTTLE_RATES. All throttles of a view are checked together, in one trip.
+
+    Args:
+        limit: The limit of one view; see `throttle`. None means the rates of the settings.
+
+    Examples:
+        >>> REST_FRAMEWORK = {
+        ...     "DEFAULT_THROTTLE_CLASSES": ["ratebound.web.drf.Throttle"],
+        ...     "DEFAULT_THROTTLE_RATES": {"user": "1000/day", "anon": "100/day"},
+        ... }
     """
 
     def __init__(self, limit: RouteLimit | None = None) -> None:
@@ -53,7 +62,15 @@ class Throttle:
         self._wait: float | None = None
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Return True if the request may go ahead, and charge it. Raises a rejection that is no 429."""
+        """Return True if the request may go ahead, and charge it.
+
+        Args:
+            request: The Request of the REST framework.
+            view: The view.
+
+        Raises:
+            APIException: The request is rejected with another status than 429.
+        """
         pending = getattr(view, PENDING, [])
         if self._content in pending:
             pending.remove(self._content)
@@ -113,9 +130,26 @@ class Throttle:
 
 @checking_call
 def throttle(limits: AnyViewLimits, **options: Unpack[ViewLimitOptions]) -> Any:
-    """Return a throttle for one view: `throttle_classes = [throttle("5/minute")]`. Options are those of RouteLimit.
+    """Return a throttle for one view, for its `throttle_classes`.
 
     Each view has a quota of its own; those that are given one `name` share one.
+
+    Args:
+        limits: Limits as text, `Limit` objects, limits by tier, or a function of the request, which needs the option
+            `otherwise`. For limits by tier, `key` is a function that returns an `Identity` with a tier: `key="user"`
+            knows no tier of users whom the framework has authenticated.
+        **options: Options of `RouteLimit`, like `key`, `cost`, `name` and `charge`. Functions take the HttpRequest,
+            whose `user` is the one that the framework has authenticated.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: Options do not go together.
+
+    Examples:
+        >>> from ratebound.web.drf import throttle
+        >>> class ReportView:
+        ...     throttle_classes = [throttle("5/minute", name="reports")]
     """
     return functools.partial(Throttle, route_limit(limits, options))
 

@@ -85,7 +85,8 @@ class EndpointRules:
         self.reads_body = policy.reads_body or any(limit.reads_body for limit in limits)
         self.may_queue = compiled.may_queue
         self.may_hold = compiled.may_hold
-        self.last_stage = "early" if endpoint is not None and endpoint.exempt else "late"
+        is_exempt = endpoint is not None and endpoint.is_exempt_under(policy)
+        self.last_stage = "early" if is_exempt else "late"
         self.has_early = self.last_stage == "late" and base.has_early
         self.has_paths = bool(policy.exempt) or any(rule.match.paths for rule in policy.rules)
         self.is_plain = not self.has_early and not self.reads_body

@@ -66,7 +66,11 @@ def as_policy(policy: Any, settings: Mapping[str, Any]) -> Policy | FollowedPoli
     )
     is_tree = isinstance(policy, Mapping) and not is_by_tier(policy, settings.get("tiers", ()))
     if settings and (is_file or is_tree or isinstance(policy, Policy | FollowedPolicy)):
-        raise TypeError(f"{', '.join(settings)}: write it in the policy; settings go with limits as text")
+        first = next(iter(settings))
+        raise TypeError(
+            f"{', '.join(settings)}: write it in the policy, beside its rules: {{'{first}': …, 'rules': […]}};"
+            " settings go with limits as text or by tier"
+        )
     if isinstance(policy, Policy | FollowedPolicy):
         return policy
     if is_file:
@@ -216,12 +220,39 @@ def flush_listeners(listeners: Iterable[Listener]) -> None:
 
 
 class WebGate(_GateBase):
-    """A gate for a web framework. `policy` is a Policy, a PolicyFile, the path of a file (read again when it changes),
-    a PolicyUrl, the URL of a policy (fetched again and again), a dict with the keys of a file, limits as text or by
-    tier, or None if only endpoints have limits.
+    """A gate for a web framework, for threads: it decides over the policy and the limits of endpoints together.
 
-    `max_delay` is how many seconds a request is held back at most by a leaky bucket; beyond that it is rejected, and
-    charged nothing. `charge` gives rules of the policy, by name, a cost that depends on the result of a request.
+    Args:
+        policy: Limits as text or by tier, a Policy, a PolicyFile, the path of a policy file (read again when it
+            changes), a PolicyUrl, the URL of a policy (fetched again and again), or a dict with the keys of a file.
+            None means that only endpoints have limits.
+        storage: A URL, a storage, or a client of redis-py, in place of the policy's own. An object that is given is not
+            closed.
+        max_delay: The longest time for which a leaky bucket holds a request back: seconds or a timedelta. A request
+            that would wait longer is rejected, and charged nothing.
+        charge: What a request costs once its result is known, by the name of a rule of the policy; see `Rule`.
+        deadline: The longest time that a decision may take with the storage: seconds or a timedelta. None means the
+            storage's own timeout, or 0.25 seconds.
+        workers: The number of processes that share the limits, for the share of each while the storage is out of reach.
+            None means the server's number, or 1.
+        listeners: Functions of one event that receive every decision; see `ratebound.events`.
+        sleep: The function that waits for a number of seconds. Tests give `FakeClock().sleep`.
+        **settings: Options of `Policy`, like `failure`, `by` and `headers`, if the policy is limits as text.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: A URL or a duration cannot be read.
+
+    Examples:
+        >>> from ratebound.policy import RequestView
+        >>> from ratebound.web import WebGate
+        >>> gate = WebGate("1/minute", failure="open")
+        >>> request = RequestView("GET", "/orders", peer="203.0.113.7")
+        >>> passed, rejected = gate.before(request), gate.before(request)
+        >>> bool(passed), rejected.status
+        (True, 429)
+        >>> gate.leave(passed)
     """
 
     gate: Gate
@@ -258,15 +289,27 @@ class WebGate(_GateBase):
         stage: Stage | None = None,
         earlier: Passed | None = None,
     ) -> Passed | Rejected:
-        """Decide. Without a stage: the early one if the policy has early rules, then the late one. `earlier` is the
-        result of the early stage, if that was checked by itself; it is returned with the new decision joined to it.
-        Nothing sleeps here. If `rules_for(endpoint).reads_body`, read the body into the view first. Call `leave` at the
-        end of the response."""
+        """Decide. Nothing sleeps here: see `sleep`. Call `leave` at the end of the response.
+
+        If `rules_for(endpoint).reads_body`, read the body into the view first.
+
+        Args:
+            view: The request.
+            endpoint: The limits of the endpoint; None if it has none of its own.
+            stage: `"early"` or `"late"`. None decides the early stage if the policy has early rules, then the late one.
+            earlier: The result of the early stage, if that was checked by itself. It is returned with the new decision
+                joined to it.
+        """
         return run(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
     def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
         """Decide by the endpoint's own limits, without the rules of the policy, which were checked already. Slots are
-        not held."""
+        not held.
+
+        Args:
+            view: The request.
+            endpoint: The limits of the endpoint.
+        """
         rules = self.rules_alone(endpoint)
         answer = rules.answer(view, [self.decide_by(rules.compiled, view, "late")])
         if isinstance(answer, Passed) and answer.slots:
@@ -274,55 +317,151 @@ class WebGate(_GateBase):
         return answer
 
     def after(self, passed: Passed, status: int, sent: int) -> None:
-        """Settle a complete response. What was charged for one that broke off stays charged."""
+        """Settle a complete response. What was charged for one that broke off stays charged.
+
+        Args:
+            passed: The result of `before`.
+            status: The status of the response.
+            sent: The bytes of the body that were sent.
+        """
         run(settle(self, passed, status, sent))
 
     def leave(self, passed: Passed) -> None:
-        """Release the slots of a request: its response has ended, or has broken off."""
+        """Release the slots of a request: its response has ended, or has broken off.
+
+        Args:
+            passed: The result of `before`.
+        """
         run(release_slots(self, passed))
 
     def give_back(self, passed: Passed) -> None:
-        """Undo what was charged in the late stage, and release all slots: the request was rejected after all."""
+        """Undo what was charged in the late stage, and release all slots: the request was rejected after all.
+
+        Args:
+            passed: The result of `before`.
+        """
         run(give_back(self, passed))
 
     def usage(self, view: RequestView) -> list[Usage]:
-        """Return the usage of all limits that count the client of this request, on any request; see `Gate.usage`."""
+        """Return the usage of all limits that count the client of this request, on any request; see `Gate.usage`.
+
+        Args:
+            view: The request.
+        """
         return self.gate.usage(view, all_rules=True, rules=self.known_rules(callable_now=True))
 
     def usage_after(self, answer: object) -> list[Usage]:
-        """Return the usage of the limits that a request was checked against, from its Passed or Rejected."""
+        """Return the usage of the limits that a request was checked against, from its Passed or Rejected.
+
+        Args:
+            answer: A `Passed` or a `Rejected`.
+        """
         return self.gate.read_usage(self.asks_of(answer))
 
     def usage_of(
         self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Return the usage of all limits that count a client, endpoints' own included; see `Gate.usage_of`."""
+        """Return the usage of all limits that count a client, endpoints' own included; see `Gate.usage_of`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         return self.gate.usage_of(identity, rule=rule, tier=tier, rules=self.known_rules())
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            units: The units to add: a whole number from 1 to 10**12.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+            InvalidLimit: None of the rules has a quota.
+            InvalidCost: The units are not a whole number from 1 to 10**12.
+        """
         return self.gate.grant(identity, units, rule=rule, tier=tier, rules=self.known_rules())
 
     def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
-        """Forget what a client has spent, of limits of endpoints too; see `Gate.reset`."""
+        """Forget what a client has spent, of limits of endpoints too; see `Gate.reset`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         self.gate.reset(identity, rule=rule, rules=self.known_rules())
 
     def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
-        """Return the slots that a client holds now, of limits of endpoints too; see `Gate.holders`."""
+        """Return the slots that a client holds now, of limits of endpoints too; see `Gate.holders`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         return self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
     def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
-        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
+        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return self.gate.block(client, for_, reason, by=by)
 
     def unblock(self, client: str, *, by: str = "") -> bool:
-        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
+        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return self.gate.unblock(client, by=by)
 
     def blocks(self) -> list[Block]:
-        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage is out of reach.
+        """
         return self.gate.blocks()
 
     def override(
@@ -336,13 +475,43 @@ class WebGate(_GateBase):
         reason: str = "",
         by: str = "",
     ) -> ClientOverride:
-        """Give a client other limits or another tier, also of endpoints; see `Gate.override`."""
+        """Give a client other limits or another tier, also of endpoints; see `Gate.override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            limits: Text as in a rule, also `"deny"` or `"unlimited"`. Limits without an algorithm take that of the
+                rule, so that the client keeps its count where the period is the same.
+            tier: The other tier, in place of limits.
+            rules: The names of the rules that get the limits. Empty means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The client, the time or a text is invalid, a rule or a tier does not exist, or a rule cannot
+                have these limits.
+        """
         return self.gate.override(
             client, limits=limits, tier=tier, rules=rules, for_=for_, reason=reason, by=by, known=self.known_rules()
         )
 
     def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
-        """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
+        """End the override of a client. Return False if there is none; see `Gate.remove_override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            rules: The names of the rules, exactly as the override has them. Empty means the override for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return self.gate.remove_override(client, rules=rules, by=by)
 
     def overrides(self) -> list[ClientOverride]:
@@ -358,12 +527,37 @@ class WebGate(_GateBase):
         reason: str = "",
         by: str = "",
     ) -> RuleSwitch:
-        """Switch a rule of the policy or of an endpoint, or all rules; see `Gate.set_switch`."""
+        """Switch a rule of the policy or of an endpoint, or all rules; see `Gate.set_switch`.
+
+        Args:
+            state: `"on"` enforces the rule, also if the policy has it in shadow; `"off"` asks nothing, but the rule
+                still matches; `"shadow"`; or `"candidate"` enforces its candidate limits. All rules can be on, off or
+                shadow.
+            rule: The name of the rule. None means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The state, the time or a text is invalid, or the rule does not exist or has no candidate.
+        """
         known = self.known_rules()
         return self.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
 
     def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
-        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`.
+
+        Args:
+            rule: The name of the rule. None means the switch for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return self.gate.remove_switch(rule, by=by)
 
     def switches(self) -> list[RuleSwitch]:
@@ -371,7 +565,19 @@ class WebGate(_GateBase):
         return self.gate.switches()
 
     def promote(self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = "") -> RuleSwitch:
-        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`.
+
+        Args:
+            rule: The name of the rule.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The time or a text is invalid, or the rule does not exist or has nothing to promote.
+        """
         return self.gate.promote(rule, for_=for_, reason=reason, by=by, known=self.known_rules())
 
     def changes(self) -> list[Change]:
@@ -379,11 +585,27 @@ class WebGate(_GateBase):
         return self.gate.changes()
 
     def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
-        """Note in the audit log what an operator has done; see `Gate.record`."""
+        """Note in the audit log what an operator has done; see `Gate.record`.
+
+        Args:
+            action: What was done, in one word.
+            target: The client or the rule.
+            detail: The rest, in words.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: A text is invalid.
+        """
         return self.gate.record(action, target, detail, by=by)
 
     def sleep(self, passed: Passed) -> None:
-        """Hold the request back for its `delay`."""
+        """Hold the request back for its `delay`.
+
+        Args:
+            passed: The result of `before`.
+        """
         if passed.delay and switch.sleeping:
             self._sleep(passed.delay)
 
@@ -397,7 +619,39 @@ class WebGate(_GateBase):
 
 
 class AsyncWebGate(_GateBase):
-    """`WebGate` for tasks: the same names, with await. See there."""
+    """`WebGate` for tasks: the same names, with await. See there.
+
+    Args:
+        policy: Limits as text or by tier, a Policy, a PolicyFile, the path of a policy file (read again when it
+            changes), a PolicyUrl, the URL of a policy (fetched again and again), or a dict with the keys of a file.
+            None means that only endpoints have limits.
+        storage: A URL, a storage, or a client of redis-py, in place of the policy's own. An object that is given is not
+            closed.
+        max_delay: The longest time for which a leaky bucket holds a request back: seconds or a timedelta. A request
+            that would wait longer is rejected, and charged nothing.
+        charge: What a request costs once its result is known, by the name of a rule of the policy; see `Rule`.
+        deadline: The longest time that a decision may take with the storage: seconds or a timedelta. None means the
+            storage's own timeout, or 0.25 seconds.
+        workers: The number of processes that share the limits, for the share of each while the storage is out of reach.
+            None means the server's number, or 1.
+        listeners: Functions of one event that receive every decision; see `ratebound.events`.
+        sleep: The async def that waits for a number of seconds. Tests give `FakeClock().async_sleep`.
+        **settings: Options of `Policy`, like `failure`, `by` and `headers`, if the policy is limits as text.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: A URL or a duration cannot be read.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound.policy import RequestView
+        >>> from ratebound.web import AsyncWebGate
+        >>> gate = AsyncWebGate("1/minute")
+        >>> passed = asyncio.run(gate.before(RequestView("GET", "/orders", peer="203.0.113.7")))
+        >>> passed.decision.remaining
+        0
+    """
 
     gate: AsyncGate
 
@@ -433,11 +687,24 @@ class AsyncWebGate(_GateBase):
         stage: Stage | None = None,
         earlier: Passed | None = None,
     ) -> Passed | Rejected:
-        """Decide; see `WebGate.before`."""
+        """Decide; see `WebGate.before`.
+
+        Args:
+            view: The request.
+            endpoint: The limits of the endpoint; None if it has none of its own.
+            stage: `"early"` or `"late"`. None decides the early stage if the policy has early rules, then the late one.
+            earlier: The result of the early stage, if that was checked by itself. It is returned with the new decision
+                joined to it.
+        """
         return await run_async(check_rules(self, self.rules_for(endpoint), view, stage, earlier))
 
     async def alone(self, view: RequestView, endpoint: Endpoint) -> Passed | Rejected:
-        """Decide by the endpoint's own limits; see `WebGate.alone`."""
+        """Decide by the endpoint's own limits; see `WebGate.alone`.
+
+        Args:
+            view: The request.
+            endpoint: The limits of the endpoint.
+        """
         rules = self.rules_alone(endpoint)
         answer = rules.answer(view, [await self.decide_by(rules.compiled, view, "late")])
         if isinstance(answer, Passed) and answer.slots:
@@ -445,55 +712,151 @@ class AsyncWebGate(_GateBase):
         return answer
 
     async def after(self, passed: Passed, status: int, sent: int) -> None:
-        """Settle a complete response; see `WebGate.after`."""
+        """Settle a complete response; see `WebGate.after`.
+
+        Args:
+            passed: The result of `before`.
+            status: The status of the response.
+            sent: The bytes of the body that were sent.
+        """
         await run_async(settle(self, passed, status, sent))
 
     async def leave(self, passed: Passed) -> None:
-        """Release the slots of a request; see `WebGate.leave`."""
+        """Release the slots of a request; see `WebGate.leave`.
+
+        Args:
+            passed: The result of `before`.
+        """
         await run_async(release_slots(self, passed))
 
     async def give_back(self, passed: Passed) -> None:
-        """Undo what was charged in the late stage; see `WebGate.give_back`."""
+        """Undo what was charged in the late stage; see `WebGate.give_back`.
+
+        Args:
+            passed: The result of `before`.
+        """
         await run_async(give_back(self, passed))
 
     async def usage(self, view: RequestView) -> list[Usage]:
-        """Return the usage of all limits that count the client of this request; see `WebGate.usage`."""
+        """Return the usage of all limits that count the client of this request; see `WebGate.usage`.
+
+        Args:
+            view: The request.
+        """
         return await self.gate.usage(view, all_rules=True, rules=self.known_rules(callable_now=True))
 
     async def usage_after(self, answer: object) -> list[Usage]:
-        """Return the usage of the limits that a request was checked against; see `WebGate.usage_after`."""
+        """Return the usage of the limits that a request was checked against; see `WebGate.usage_after`.
+
+        Args:
+            answer: A `Passed` or a `Rejected`.
+        """
         return await self.gate.read_usage(self.asks_of(answer))
 
     async def usage_of(
         self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Return the usage of all limits that count a client; see `Gate.usage_of`."""
+        """Return the usage of all limits that count a client; see `Gate.usage_of`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         return await self.gate.usage_of(identity, rule=rule, tier=tier, rules=self.known_rules())
 
     async def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            units: The units to add: a whole number from 1 to 10**12.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+            InvalidLimit: None of the rules has a quota.
+            InvalidCost: The units are not a whole number from 1 to 10**12.
+        """
         return await self.gate.grant(identity, units, rule=rule, tier=tier, rules=self.known_rules())
 
     async def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
-        """Forget what a client has spent; see `Gate.reset`."""
+        """Forget what a client has spent; see `Gate.reset`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         await self.gate.reset(identity, rule=rule, rules=self.known_rules())
 
     async def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
-        """Return the slots that a client holds now; see `Gate.holders`."""
+        """Return the slots that a client holds now; see `Gate.holders`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         return await self.gate.holders(identity, rule=rule, rules=self.known_rules())
 
     async def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
-        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
+        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await self.gate.block(client, for_, reason, by=by)
 
     async def unblock(self, client: str, *, by: str = "") -> bool:
-        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
+        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await self.gate.unblock(client, by=by)
 
     async def blocks(self) -> list[Block]:
-        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage is out of reach.
+        """
         return await self.gate.blocks()
 
     async def override(
@@ -507,13 +870,43 @@ class AsyncWebGate(_GateBase):
         reason: str = "",
         by: str = "",
     ) -> ClientOverride:
-        """Give a client other limits or another tier, also of endpoints; see `Gate.override`."""
+        """Give a client other limits or another tier, also of endpoints; see `Gate.override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            limits: Text as in a rule, also `"deny"` or `"unlimited"`. Limits without an algorithm take that of the
+                rule, so that the client keeps its count where the period is the same.
+            tier: The other tier, in place of limits.
+            rules: The names of the rules that get the limits. Empty means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The client, the time or a text is invalid, a rule or a tier does not exist, or a rule cannot
+                have these limits.
+        """
         return await self.gate.override(
             client, limits=limits, tier=tier, rules=rules, for_=for_, reason=reason, by=by, known=self.known_rules()
         )
 
     async def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
-        """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
+        """End the override of a client. Return False if there is none; see `Gate.remove_override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            rules: The names of the rules, exactly as the override has them. Empty means the override for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await self.gate.remove_override(client, rules=rules, by=by)
 
     async def overrides(self) -> list[ClientOverride]:
@@ -529,12 +922,37 @@ class AsyncWebGate(_GateBase):
         reason: str = "",
         by: str = "",
     ) -> RuleSwitch:
-        """Switch a rule of the policy or of an endpoint, or all rules; see `Gate.set_switch`."""
+        """Switch a rule of the policy or of an endpoint, or all rules; see `Gate.set_switch`.
+
+        Args:
+            state: `"on"` enforces the rule, also if the policy has it in shadow; `"off"` asks nothing, but the rule
+                still matches; `"shadow"`; or `"candidate"` enforces its candidate limits. All rules can be on, off or
+                shadow.
+            rule: The name of the rule. None means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The state, the time or a text is invalid, or the rule does not exist or has no candidate.
+        """
         known = self.known_rules()
         return await self.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
 
     async def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
-        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`.
+
+        Args:
+            rule: The name of the rule. None means the switch for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await self.gate.remove_switch(rule, by=by)
 
     async def switches(self) -> list[RuleSwitch]:
@@ -544,7 +962,19 @@ class AsyncWebGate(_GateBase):
     async def promote(
         self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = ""
     ) -> RuleSwitch:
-        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`.
+
+        Args:
+            rule: The name of the rule.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The time or a text is invalid, or the rule does not exist or has nothing to promote.
+        """
         return await self.gate.promote(rule, for_=for_, reason=reason, by=by, known=self.known_rules())
 
     async def changes(self) -> list[Change]:
@@ -552,11 +982,27 @@ class AsyncWebGate(_GateBase):
         return await self.gate.changes()
 
     async def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
-        """Note in the audit log what an operator has done; see `Gate.record`."""
+        """Note in the audit log what an operator has done; see `Gate.record`.
+
+        Args:
+            action: What was done, in one word.
+            target: The client or the rule.
+            detail: The rest, in words.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: A text is invalid.
+        """
         return await self.gate.record(action, target, detail, by=by)
 
     async def sleep(self, passed: Passed) -> None:
-        """Hold the request back for its `delay`."""
+        """Hold the request back for its `delay`.
+
+        Args:
+            passed: The result of `before`.
+        """
         if passed.delay and switch.sleeping:
             await self._sleep(passed.delay)
 

@@ -15,22 +15,19 @@ from ratebound.arguments import SliceOption
 from ratebound.duration import Duration
 from ratebound.events import Listener
 from ratebound.http.client_ip import Proxies
-from ratebound.http.headers import Headers
-from ratebound.http.rejection import Rejection, RejectionFormat
-from ratebound.limit import Limit
+from ratebound.http.headers import Headers, ResetForm, RetryAfterForm, SharedCaching, Style
+from ratebound.http.rejection import FormatName, Rejection, RejectionFormat
+from ratebound.limit import Failure, Limit
 from ratebound.policy import Computed, Match, Override, Policy, RequestView
 from ratebound.policy.model.charge_by_result import Charge, Strike
 from ratebound.policy.model.policy import Switch
-from ratebound.policy.model.rule import Failure, Mode, Priority
+from ratebound.policy.model.rule import Mode, Priority
 from ratebound.policy.problem import nearest
 from ratebound.policy.runtime.policy_url import FollowedPolicy
 
 P = ParamSpec("P")
 T = TypeVar("T")
 G = TypeVar("G")
-
-Style = Literal["draft-11", "draft-07", "draft-06", "draft-03", "x-ratelimit", "kong", "none"]
-Format = Literal["problem+json", "jsonapi", "json", "text"]
 
 PlainLimits = str | Limit | Sequence[str | Limit]
 Limits = PlainLimits | Mapping[str, PlainLimits]  # the latter by tier
@@ -47,17 +44,17 @@ class HeaderOptions(TypedDict, total=False):
     """`headers` of a policy with more than its styles; see `Headers`."""
 
     styles: Style | Sequence[Style]
-    reset: Literal["epoch", "delta"]
-    retry_after: Literal["seconds", "date"]
+    reset: ResetForm
+    retry_after: RetryAfterForm
     names: Mapping[str, str]
     jitter: float
-    cacheable: Literal["omit", "send"]
+    cacheable: SharedCaching
 
 
 class RejectionOptions(TypedDict, total=False):
     """`rejection` of a policy with more than its format; see `RejectionFormat`."""
 
-    format: Format | Callable[[Rejection], Any]
+    format: FormatName | Callable[[Rejection], Any]
     status: int
     unavailable_status: int
     blocked_status: int
@@ -71,7 +68,7 @@ class PolicyOptions(TypedDict, total=False):
     failure: Failure
     switch: Switch
     headers: Style | Sequence[Style] | HeaderOptions | Headers
-    rejection: Format | Callable[[Rejection], Any] | RejectionOptions | RejectionFormat
+    rejection: FormatName | Callable[[Rejection], Any] | RejectionOptions | RejectionFormat
     trusted: str | Sequence[str] | Mapping[str, Any] | Proxies
     ipv6: int
     salt: str

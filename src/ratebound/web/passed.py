@@ -1,5 +1,6 @@
 """A request that may go ahead: its headers, and how much of it is charged when its result is known."""
 
+import logging
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,8 +17,14 @@ from ratebound.settling import Settlement
 from ratebound.web.passed_fields import COMPLETE, PassedFields
 from ratebound.web.route_limit import RouteLimit
 
+log = logging.getLogger("ratebound")
+
 NOTHING = ByResult()
 CORS = {"access-control-allow-origin", "access-control-allow-methods"}  # in every answer to a preflight
+TOO_LATE = (
+    "charge(%d) came after the response had broken off, and changes nothing:"
+    " call it before each part of a stream, with the cost so far"
+)
 
 
 class Passed(PassedFields):
@@ -26,6 +33,16 @@ class Passed(PassedFields):
     `tells` is False when a gate nearer to the application tells the client. `may_settle` is False for most requests:
     nothing about them depends on the result, and they hold no slots. `ended` says why nothing can be charged any more,
     "" while it can.
+
+    Examples:
+        >>> from ratebound.policy import RequestView
+        >>> from ratebound.web import WebGate
+        >>> gate = WebGate("100/minute", by="address")
+        >>> passed = gate.before(RequestView("GET", "/orders", peer="203.0.113.7"))
+        >>> passed.charge(10)
+        >>> gate.after(passed, status=200, sent=512)
+        >>> passed.decision.remaining
+        90
     """
 
     __slots__ = ()
@@ -120,10 +137,20 @@ class Passed(PassedFields):
         self._held = held
 
     def charge(self, cost: int, rule: str = "") -> None:
-        """Set the whole cost of this request, for a handler that knows it: settled when the response is complete.
+        """Set the whole cost of this request, for a handler that knows it: settled when the response ends.
 
-        It is the cost of the named rule, or of all limits that the endpoint declares, or of all rules if it has none.
-        Raises RuntimeError when the response is complete, and ValueError for a rule that was not checked.
+        The last cost that was set holds, also if the response breaks off. A stream may set it again with each part. A
+        cost that is set after the response broke off comes too late: that is logged, and changes nothing.
+
+        Args:
+            cost: The units: a whole number from 0 to 10**12.
+            rule: The name of the rule that it is for. Empty means all limits that the endpoint declares, or all rules
+                if it has none.
+
+        Raises:
+            RuntimeError: The response is complete.
+            ValueError: The rule was not checked for this request.
+            InvalidCost: The cost is not a whole number from 0 to 10**12.
         """
         checked_cost(cost, least=0)
         if self.ended:
@@ -131,6 +158,9 @@ class Passed(PassedFields):
         names = self._rule_names()
         if rule and rule not in names:
             raise ValueError(f"no rule {rule!r} was checked for this request, but {', '.join(names) or 'none'}")
+        if getattr(self, "_is_broken", False):
+            log.warning(TOO_LATE, cost)
+            return
         self._costs = {**(self._costs or {}), rule: cost}
         self.may_settle = True
         settled_by: tuple[Any, str] | None = getattr(self, "_settled_by", None)
@@ -158,7 +188,11 @@ class Passed(PassedFields):
     def start_response(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         """Look at the start of a response. A preflight that a CORS layer answered costs nothing.
 
-        `headers` are those of the response, with names in any case. Called where `settles` is true.
+        Called where `settles` is true.
+
+        Args:
+            status: The status of the response.
+            headers: The headers of the response, with names in any case.
         """
         found = [(name.lower(), value) for name, value in headers]
         if self._is_unhandled_preflight and status < 300 and {name for name, _ in found} >= CORS:
@@ -172,8 +206,14 @@ class Passed(PassedFields):
     def settlements(self, status: int, sent: int, *, is_broken: bool = False) -> list[Settlement]:
         """Return what to settle: the decisions about this request that have cost something else, or were a strike.
 
-        Ends the request, unless its response broke off. Decisions of rules in shadow are settled, too, so that they
+        Ends the request, unless its response broke off: then rules that are not charged by bytes keep what was charged
+        before, unless the handler has set their cost. Decisions of rules in shadow are settled, too, so that they
         count as they would in force; they never strike.
+
+        Args:
+            status: The status of the response.
+            sent: The bytes of the body that were sent.
+            is_broken: True if the response broke off.
         """
         if self.ended or getattr(self, "_is_broken", False):
             return []
@@ -190,7 +230,8 @@ class Passed(PassedFields):
             for rule, cost in zip(rules, charged, strict=True):
                 by_result = self.terms.charges.get(rule.name, NOTHING)
                 response = FinishedResponse(status, sent, cost, failed, told.get(by_result.header))
-                is_kept = is_broken and not by_result.is_by_bytes
+                is_set = not self._is_unhandled_preflight and self._given_cost(rule.name, general) is not None
+                is_kept = is_broken and not by_result.is_by_bytes and not is_set
                 costs.append(cost if is_kept else self._cost(rule.name, by_result, response, general))
                 test = by_result.strikes if is_enforced and decision.degraded is None else None
                 strikes.append(test is not None and test(response))
@@ -199,18 +240,36 @@ class Passed(PassedFields):
         return found
 
     def note_settled(self, settlements: Sequence[Settlement], decisions: Sequence[Decision]) -> None:
-        """Note the decisions as they stand after settling."""
+        """Note the decisions as they stand after settling.
+
+        Args:
+            settlements: What was settled.
+            decisions: The decisions as they stand then, in the same order.
+        """
         for before, after in zip(settlements, decisions, strict=True):
             for index, verdict in enumerate(self.verdicts):
                 if verdict.decision is before.decision:
                     self.verdicts[index] = verdict.with_decision(after)
 
+    def break_off(self) -> None:
+        """Note that the response broke off: from now on `charge` changes nothing."""
+        if not self.ended:
+            self._is_broken = True
+
     def end(self, why: str = COMPLETE) -> None:
-        """End the request: from now on `charge` raises RuntimeError with this text."""
+        """End the request: from now on `charge` raises RuntimeError.
+
+        Args:
+            why: The text of that error.
+        """
         self.ended = why
 
     def join(self, later: "Passed") -> None:
-        """Add one more decision for the same request: the headers tell of all."""
+        """Add one more decision for the same request: the headers tell of all.
+
+        Args:
+            later: The other decision.
+        """
         self.verdicts.extend(later.verdicts)
         self.terms = self.terms.joined(later.terms)
         self.may_settle = self.may_settle or bool(later.terms.charges)
@@ -232,12 +291,15 @@ class Passed(PassedFields):
                 if shadow.decision is not None and shadow.decision.allowed:
                     yield shadow.decision, (shadow.rule,), False
 
-    def _cost(self, rule: str, by_result: ByResult, response: FinishedResponse, general: set[str]) -> int:
+    def _given_cost(self, rule: str, general: set[str]) -> int | None:
+        """Return the cost of a rule that the handler has set, or that a CORS layer has set by its answer; else None."""
         given = self._costs or {}
-        if rule in given:
-            return given[rule]
-        if "" in given and rule in general:
-            return given[""]
+        return given.get(rule, given.get("") if rule in general else None)
+
+    def _cost(self, rule: str, by_result: ByResult, response: FinishedResponse, general: set[str]) -> int:
+        given = self._given_cost(rule, general)
+        if given is not None:
+            return given
         if by_result.cost is None:
             return response.cost
         return min(max(operator.index(by_result.cost(response)), 0), MAX_COUNT)

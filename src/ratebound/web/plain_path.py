@@ -21,7 +21,7 @@ from ratebound.web.route_limit import Endpoint
 class PlainPath:
     """The plain path of one gate. `rules` are the rules of its endpoints; the table that fills it renews them.
 
-    `is_open` is False where something of the application stands in for the gate's own `decide_by`.
+    `is_open` is False where the application replaces the gate's own `decide_by`.
     """
 
     __slots__ = ("_current", "_fast_path", "_in_force", "_rules", "is_open")

@@ -12,7 +12,22 @@ from ratebound.policy import RequestView, Verdict
 
 
 class Rejected:
-    """A request that goes no further. `headers` has all but Content-Length; a response to HEAD has no body."""
+    """A request that goes no further. `headers` has all but Content-Length; a response to HEAD has no body.
+
+    Args:
+        verdict: The verdict.
+        response: The response that the policy gives.
+        breach: The limit's own `on_breach`.
+
+    Examples:
+        >>> from ratebound.policy import RequestView
+        >>> from ratebound.web import WebGate
+        >>> gate = WebGate("1/minute")
+        >>> request = RequestView("GET", "/orders", peer="203.0.113.7")
+        >>> _, rejected = gate.before(request), gate.before(request)
+        >>> rejected.status, rejected.retry_after > 59, dict(rejected.headers)["Content-Type"]
+        (429, True, 'application/problem+json')
+    """
 
     __slots__ = ("body", "breach", "headers", "status", "verdict")
 

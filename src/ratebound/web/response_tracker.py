@@ -73,8 +73,10 @@ class ResponseTracker:
         a 500. Else the client has got a part of the response, or has gone away.
         """
         passed = self.visit.passed
-        if passed is None or not passed.settles:
+        if passed is None:
             return
-        if raised:
-            self.status, self.sent = FAILED, 0
-        yield from settle(gate, passed, self.status, self.sent, is_broken=not raised)
+        if passed.settles:
+            if raised:
+                self.status, self.sent = FAILED, 0
+            yield from settle(gate, passed, self.status, self.sent, is_broken=not raised)
+        passed.break_off()

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ratebound.arguments import SliceOption
-from ratebound.policy import Computed, Match, RequestView, Rule
+from ratebound.limit import Failure
+from ratebound.policy import Computed, Match, Policy, RequestView, Rule
 from ratebound.policy.functions import check_takes, is_awaitable
 from ratebound.policy.identity.identify import check_by
 from ratebound.policy.match.request_value import part_of
 from ratebound.policy.model.charge_by_result import Charge, Strike, read_charge
-from ratebound.policy.model.rule import EXEMPT, Failure, Mode, Priority
+from ratebound.policy.model.rule import EXEMPT, Mode, Priority
 from ratebound.policy.problem import PolicyError, Problem, shown
+from ratebound.policy.runtime.possible_rejections import can_be_spared
 from ratebound.web.functions import taking_request
 from ratebound.web.options import Limits, check_limit_options
 from ratebound.web.rule_names import MARK, numbered
@@ -50,14 +52,45 @@ def _as_option(problem: Problem) -> Problem:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RouteLimit:
-    """A limit of an endpoint. `limits` and `key` are as in a Rule: text, limits by tier, or a function of the
-    RequestView, which then needs limits `otherwise`. A function may also take nothing. `charge` says how much a request
-    costs when its result is known, and `strike` which results are strikes of a penalty; both are as in a Rule. `warn`
-    is the share of a limit, like '80%', at which listeners are warned.
-    `distinct`, `penalty`, `slice` and `deny_cache` are as in a Rule, too.
+    """A limit of an endpoint. Checked at construction.
 
-    Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. They replace
-    the policy's default rules, unless `keep_defaults`.
+    Limits of one `name` share one quota, wherever they stand; without a name each endpoint has its own. Functions take
+    the RequestView, or nothing.
+
+    Args:
+        limits: Text, limits, limits by tier, or a function of the request.
+        key: The identity that shares a quota, as `by` of a Rule: a name, a function of the request, or several. None
+            means the policy's `by`.
+        cost: The units that a request costs, or a function of the request that returns them.
+        name: The name of a quota that several endpoints share. Empty means a quota of its own.
+        charge: What a request costs once its result is known, as in a Rule.
+        strike: The results that are strikes of a penalty, as in a Rule.
+        methods: The methods that are limited. Empty means all.
+        exempt_when: A function of the request that returns True if nothing is counted.
+        otherwise: The limits if a function returns None or raises. Limits from a function need them.
+        message: The text of rejections. Empty means the policy's.
+        mode: `"shadow"` for a rule that is evaluated and reported, and never denies.
+        failure: What is decided while the storage is out of reach: `"local"`, `"open"`, `"closed"` or `"raise"`. Empty
+            means the policy's.
+        warn: The share of a limit, like 0.8 or `"80%"`, at which listeners receive `Warned`. None means never.
+        priority: For a policy with `adaptive`: limits with a low priority are lowered first.
+        keep_defaults: True if the policy's default rules apply, too. Else this limit replaces them.
+        on_breach: A function of the rejection. It may return the response.
+        distinct: Where the values of limits of distinct values come from, as in a Rule.
+        penalty: The name of an entry of the policy's `penalties`.
+        slice: Lets each process take a part of every limit from a shared storage at once: True, a share like `"5%"`, or
+            a mapping of `share` and `for`. A limit that has a slice of its own keeps it.
+        deny_cache: True lets a process repeat a denial for up to a second without asking the storage.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        ValueError: Options do not go together.
+        TypeError: A function takes other arguments.
+
+    Examples:
+        >>> from ratebound.web import Endpoint, RouteLimit
+        >>> limit = RouteLimit(limits="5/minute", key="address", message="Too many reports.")
+        >>> endpoint = Endpoint("reports", [limit])
     """
 
     limits: Any
@@ -105,7 +138,11 @@ class RouteLimit:
             self.rule(self.name or "endpoint")
 
     def rule(self, name: str) -> Rule:
-        """Return this limit as a rule. `name` is for a limit without a name of its own."""
+        """Return this limit as a rule.
+
+        Args:
+            name: The name for a limit that has none of its own.
+        """
         limits = self.limits
         if callable(limits):
             limits = Computed(_limits_unless_exempt(self.exempt_when, limits), self.otherwise)
@@ -147,12 +184,20 @@ class RouteLimit:
         return any(getattr(one, "reads_body", False) or _names_body(one) for one in self.functions)
 
     def agrees_with(self, other: "RouteLimit") -> bool:
-        """Return True if two limits are equal, or are looked up for each request."""
+        """Return True if two limits are equal, or are looked up for each request.
+
+        Args:
+            other: Another limit.
+        """
         given = self.limits, other.limits
         return bool(given[0] == given[1]) or any(getattr(one, "is_looked_up", False) for one in given)
 
     def shares_quota(self, other: "RouteLimit") -> bool:
-        """Return True if two limits are one quota: the same limit, or two of one name that agree."""
+        """Return True if two limits are one quota: the same limit, or two of one name that agree.
+
+        Args:
+            other: Another limit.
+        """
         return self is other or (bool(self.name) and self.name == other.name and self.agrees_with(other))
 
 
@@ -201,17 +246,42 @@ def _limits_unless_exempt(
 
 
 class Endpoint:
-    """The limits of one endpoint, and a rule for each, under the endpoint's name. Gates know it by identity: make it
-    once."""
+    """The limits of one endpoint, and a rule for each. Gates know it by identity: make it once.
 
-    __slots__ = ("exempt", "keep_defaults", "limits", "name", "rules")
+    Args:
+        name: The name of the endpoint, which its rules have.
+        limits: The limits. Each quota counts once.
+        exempt: True if only early rules of the policy apply.
+        spared_path: The path of a page that is exempt by default: only if no rule of the policy is meant for it.
 
-    def __init__(self, name: str, limits: Sequence[RouteLimit], *, exempt: bool = False) -> None:
+    Examples:
+        >>> from ratebound.policy import RequestView
+        >>> from ratebound.web import Endpoint, RouteLimit, WebGate
+        >>> endpoint = Endpoint("reports", [RouteLimit(limits="5/minute")])
+        >>> passed = WebGate().before(RequestView("GET", "/reports", peer="203.0.113.7"), endpoint)
+        >>> passed.decision.remaining
+        4
+    """
+
+    __slots__ = ("exempt", "keep_defaults", "limits", "name", "rules", "spared_path")
+
+    def __init__(
+        self, name: str, limits: Sequence[RouteLimit], *, exempt: bool = False, spared_path: str | None = None
+    ) -> None:
         self.name = name
+        self.spared_path = spared_path
         self.limits = limits = _once(limits)
         self.exempt = exempt
         self.keep_defaults = any(limit.keep_defaults for limit in limits)
         self.rules = tuple(limit.rule(numbered(name, index)) for index, limit in enumerate(limits))
+
+    def is_exempt_under(self, policy: Policy) -> bool:
+        """Return True if only the early rules of this policy apply to the endpoint.
+
+        Args:
+            policy: The policy in force.
+        """
+        return self.exempt or (self.spared_path is not None and can_be_spared(policy, self.spared_path))
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {', '.join(rule.name for rule in self.rules)})"
@@ -227,12 +297,35 @@ def _once(limits: Sequence[RouteLimit]) -> tuple[RouteLimit, ...]:
 
 
 def declare(function: Callable[..., Any], *limits: RouteLimit) -> None:
-    """Note limits on a function, behind those that it has."""
+    """Note limits on a function, behind those that it has.
+
+    Args:
+        function: The function.
+        *limits: The limits.
+
+    Examples:
+        >>> from ratebound.web import RouteLimit, declare
+        >>> def report(): ...
+        >>> declare(report, RouteLimit(limits="5/minute"))
+    """
     setattr(function, MARK, (*getattr(function, MARK, ()), *limits))
 
 
 def exempt(function: F) -> F:
-    """Exempt an endpoint from all rules but those of the early stage, which are checked before it is known."""
+    """Exempt an endpoint from all rules but those of the early stage, which are checked before it is known.
+
+    Args:
+        function: The endpoint.
+
+    Returns:
+        The same function.
+
+    Examples:
+        >>> from ratebound.web import exempt
+        >>> @exempt
+        ... def health():
+        ...     return "ok"
+    """
     setattr(function, MARK, (*getattr(function, MARK, ()), None))
     return function
 
@@ -243,7 +336,17 @@ def declared(function: Callable[..., Any]) -> tuple[RouteLimit | None, ...]:
 
 
 def join(*endpoints: Endpoint | None) -> Endpoint | None:
-    """Return several endpoints as one, under the name of the first: a view's and its group's. Keep the result."""
+    """Return several endpoints as one, under the name of the first: a view's and its group's. Keep the result.
+
+    Args:
+        *endpoints: The endpoints. None among them are left out.
+
+    Examples:
+        >>> from ratebound.web import Endpoint, RouteLimit, join
+        >>> group = Endpoint("shop", [RouteLimit(limits="100/minute")])
+        >>> join(Endpoint("reports", [RouteLimit(limits="5/minute")]), group)
+        Endpoint('reports', reports, shop)
+    """
     found = [endpoint for endpoint in endpoints if endpoint is not None]
     if len(found) < 2:
         return found[0] if found else None

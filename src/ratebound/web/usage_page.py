@@ -4,6 +4,7 @@ import json
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ratebound.errors import StorageError
@@ -67,11 +68,13 @@ def usage_document(usages: Iterable[Usage], names: Mapping[str, str]) -> dict[st
 
 
 def _resource(usage: Usage, name: str) -> dict[str, Any]:
+    reset = math.ceil(usage.resets_at.timestamp())
     return {
         "limit": usage.quota,
         "used": usage.used,
         "remaining": usage.remaining,
-        "reset": math.ceil(usage.resets_at.timestamp()),
+        "reset": reset,
+        "resets_at": datetime.fromtimestamp(reset, UTC).isoformat().replace("+00:00", "Z"),
         "resource": name,
     }
 

@@ -115,7 +115,7 @@ class WebSocketConnection:
 
     async def _admit(self, message: Message, messages: Endpoint) -> bool:
         """Check a message, and return False if it ends the connection. A call that goes on with a message waits for the
-        rest of its time. A check that was cancelled is repeated, as nobody knows whether it was charged."""
+        rest of its time. A check that was cancelled is repeated, as it is unknown whether it was charged."""
         if self._turn is None:
             self._view.body = message.get("bytes") or (message.get("text") or "").encode()
             answer = await self._gate.alone(self._view, messages)

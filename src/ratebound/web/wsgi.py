@@ -102,12 +102,38 @@ def request_view(environ: Environ, user: User = None, route: str | None = None, 
 
 
 class RateLimitMiddleware:
-    """Limits for a WSGI application: `application = RateLimitMiddleware(application, "100/minute")`. `policy` and the
-    options are those of `WebGate`.
+    """Limits for a WSGI application.
 
-    `user` is a function of the environ that returns who is authenticated. A handler sees the decision in
-    `environ["ratebound.passed"]`. `usage_of`, `grant`, `reset`, `holders`, `block`, `unblock` and
-    `blocks` are those of the gate: `middleware.reset("user:42")`.
+    A handler sees the decision in `environ["ratebound.passed"]`. `usage_of`, `grant`, `reset`, `holders`, `block`,
+    `unblock`, `blocks` and other calls for operators are those of the gate: `middleware.reset("user:42")`.
+
+    Args:
+        app: The application.
+        policy: Limits as text or by tier, a Policy, a PolicyFile, the path of a policy file (read again when it
+            changes), a PolicyUrl, the URL of a policy (fetched again and again), or a dict with the keys of a file.
+        gate: A gate that several applications share, in place of a policy.
+        user: A function of the environ that returns who is authenticated: an id, an `Identity`, or None. By default it
+            is REMOTE_USER.
+        **options: Options of `WebGate`, like `storage`, `max_delay` and `listeners`, and of `Policy`, like `failure`,
+            `by` and `headers`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: A URL or a duration cannot be read.
+
+    Examples:
+        >>> from ratebound.web.wsgi import RateLimitMiddleware
+        >>> def application(environ, start_response):
+        ...     start_response("200 OK", [])
+        ...     return [b"hello"]
+        >>> limited = RateLimitMiddleware(application, "1/minute")
+        >>> environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "203.0.113.7"}
+        >>> statuses = []
+        >>> for _ in range(2):
+        ...     body = b"".join(limited(environ.copy(), lambda status, headers, *_: statuses.append(status)))
+        >>> statuses
+        ['200 OK', '429 Too Many Requests']
     """
 
     def __init__(
@@ -135,8 +161,11 @@ class RateLimitMiddleware:
         """Return what the client of a request has used of each limit that the request was checked against. Charges
         nothing.
 
-        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
-        limits that all clients share. `user` is the user, if the middleware does not know it.
+        Args:
+            environ: The environ of the request.
+            all_rules: True for every limit that counts this client, whatever the path or method of the request, but for
+                limits that all clients share.
+            user: The user, if the adapter does not know it.
         """
         if not all_rules:
             return self.gate.usage_after(environ.get(PASSED))
@@ -146,18 +175,38 @@ class RateLimitMiddleware:
     @needing_auth
     def dashboard(self, *, auth: Auth[[Environ]], ledger: DashboardLedger | None = None) -> Application:
         """Return the dashboard of these limits as an application, to be mounted in front of this one: see
-        `with_dashboard`. Behind the middleware its requests would be limited.
+        `with_dashboard`.
 
-        `auth` is a function of the environ. It returns None, "read", "write", or an Operator. With a `ledger` it shows
-        history, too.
+        Behind the middleware its requests would be limited.
+
+        Args:
+            auth: A function of the environ. It returns None, `"read"`, `"write"`, or an `Operator`.
+            ledger: A `Ledger` whose history the dashboard shows, too.
+
+        Raises:
+            TypeError: `auth` takes other arguments.
         """
         check_takes(auth, "the environ", option="auth")
         return wsgi_dashboard(self.gate, auth, ledger)
 
     @needing_auth
     def with_dashboard(self, path: str, *, auth: Auth[[Environ]], ledger: DashboardLedger | None = None) -> WsgiMount:
-        """Return this application with the dashboard in front of it:
-        `application = limited.with_dashboard("/limits", auth=…)`. Requests for the dashboard are not limited."""
+        """Return this application with the dashboard in front of it. Requests for the dashboard are not limited.
+
+        Args:
+            path: The path of the dashboard, like `"/limits"`.
+            auth: A function of the environ. It returns None, `"read"`, `"write"`, or an `Operator`.
+            ledger: A `Ledger` whose history the dashboard shows, too.
+
+        Raises:
+            TypeError: `auth` takes other arguments.
+
+        Examples:
+            >>> from ratebound.web.wsgi import RateLimitMiddleware
+            >>> def application(environ, start_response): ...
+            >>> limited = RateLimitMiddleware(application, "100/minute")
+            >>> site = limited.with_dashboard("/limits", auth=lambda environ: None)
+        """
         return WsgiMount(self, path, self.dashboard(auth=auth, ledger=ledger))
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -219,6 +219,16 @@ class IdentityKinds:
         always = len(found[-1]) == 1 and found[-1][0].name in ("address", "global")
         return found if always else (*found, (self.kind("address"),))
 
+    def returned_by(self, name: str) -> tuple[str, ...]:
+        """Return the kinds that the source of this name declares; none if it declares none, or is no source."""
+        source = self._sources.get(name)
+        return () if source is None else tuple(source.kinds)
+
+    @property
+    def declared(self) -> list[str]:
+        """The kinds that sources declare in `kinds`."""
+        return [kind for source in self._sources.values() for kind in source.kinds]
+
     def giving(self, name: str) -> tuple[str, tuple[IdentityKind, ...]]:
         """Return the label of identities of that name, and every kind that can produce one: the kind of that name, and
         the sources that declare it in `kinds`. Raises ValueError if there is none."""
@@ -291,8 +301,7 @@ class IdentityKinds:
         for source, one in self._sources.items():
             if name in one.kinds:
                 raise ValueError(f"{name!r} is a kind of identity from the source {source!r}: write 'by: {source}'")
-        kinds = [kind for one in self._sources.values() for kind in one.kinds]
-        known = [*BUILT_IN, *CLAIMED, *self._sources, *kinds]
+        known = [*BUILT_IN, *CLAIMED, *self._sources, *self.declared]
         raise _UnknownIdentity(name, known)
 
     def check_source_of_values(self, name: str) -> None:
@@ -477,7 +486,11 @@ def _address_kind(label: str, ipv4: int, ipv6: int) -> IdentityKind:
         if found is None:
             if len(known) >= MAX_KNOWN:
                 known.clear()
-            value = client.text if client.ip is None else prefix_key(client.ip, ipv6, ipv4).partition(":")[2]
+            if client.ip is None:
+                value = client.text
+                _tell_of_no_address(value[:80])
+            else:
+                value = prefix_key(client.ip, ipv6, ipv4).partition(":")[2]
             identity = Identity(label, value)
             found = identity, identity.key
             if len(client.text) <= MAX_TEXT:
@@ -493,6 +506,11 @@ def _address_kind(label: str, ipv4: int, ipv6: int) -> IdentityKind:
         of_client=of_client,
         is_verified=True,
     )
+
+
+@lru_cache(maxsize=64)  # so that each peer is told once
+def _tell_of_no_address(peer: str) -> None:
+    log.warning("requests come without the address of a client (peer %r), so they all count as one client", peer)
 
 
 def _target_kind(value: RequestValue) -> IdentityKind:
@@ -562,6 +580,12 @@ def choosable(by: Alternatives) -> str:
                 continue
             if kind.name == "global":
                 return "'global' is everybody together, so one client could block all: write 'by: address'"
+            if kind.is_target and any(one.is_verified for one in parts):
+                names = " + ".join(one.name for one in parts)
+                return (
+                    f"a client escapes it with another {kind.name!r} in each request: write 'by: address' here, and"
+                    f" count by {names!r} in another rule, by a rate"
+                )
             if kind.is_target:
                 return f"any client can choose {kind.name!r}, and so block somebody else: write 'by: address'"
             if kind.base == "call":

@@ -59,6 +59,12 @@ def read_client(names: str | Sequence[str], kinds: IdentityKinds) -> NamedClient
     return [_read(name, kinds) for name in listed]
 
 
+def _examples(kinds: IdentityKinds) -> str:
+    """Return examples of clients. An API key is none if the policy's sources return other kinds."""
+    declared = kinds.declared
+    return EXAMPLES.replace("api-key", declared[0]) if declared else EXAMPLES
+
+
 def _read(name: object, kinds: IdentityKinds) -> NamedIdentity:
     if not isinstance(name, str):
         raise ValueError(f"expected the name of a client like {EXAMPLES}, not {shown(name)}")
@@ -78,7 +84,7 @@ def _read(name: object, kinds: IdentityKinds) -> NamedIdentity:
         detail, colon, value = value.partition(":")  # jwt:sub:42
         kind = f"{kind}:{detail.lower() if kind == 'header' else detail}"
     if not kind or not colon or not value:
-        raise ValueError(f"{shown(name)} names no client: expected for example {EXAMPLES}")
+        raise ValueError(f"{shown(name)} names no client: expected for example {_examples(kinds)}")
     try:
         label, sources = kinds.giving(kind)
     except ValueError:  # a kind that only a function of the policy produces

@@ -42,17 +42,38 @@ PLAIN_KEYS = (
 class Source:
     """The source of an identity: a header, a cookie or a bearer token with its verifier, or a function.
 
-    `verify` is called with the credential that the client sent. It returns text or an Identity that stays the same for
-    that client, or None. The verifier of `jwt` returns the claims; `tier` names the claim with the tier. `call` is
-    called with the whole request. Both may be async for an AsyncGate. `proxy` accepts a header without a verifier, from
-    trusted proxies only, which must overwrite what a client sends.
+    One of `verify`, `call` and `proxy` is given: what a client sends must be verified.
 
-    A function may return an Identity of another kind than the source's name. `kinds` declares these kinds, so that
-    lists can name their clients. `cache` is the time for which an identity that `verify` returned is used without
-    calling it again: seconds, a timedelta, or text like '60 seconds'. A revoked credential keeps working for that long.
+    Args:
+        header: The header with the credential.
+        cookie: The cookie with the credential.
+        verify: A function of the credential that the client sent. It returns text or an Identity that stays the same
+            for that client, or None. The verifier of `jwt` returns the claims. It may be async for an AsyncGate.
+        call: A function of the RequestView that returns text, an Identity, or None. It may be async for an AsyncGate.
+        proxy: True accepts the header without a verifier, from trusted proxies only, which must overwrite what a client
+            sends.
+        tier: The claim with the tier, for `jwt`.
+        cache: The time for which an identity that `verify` returned is used without calling it again: seconds, a
+            timedelta, or text like '60 seconds'. A revoked credential keeps working for that long.
+        kinds: The kinds of identities that a function returns, if they are not the source's name, so that lists can
+            name their clients.
+        verified: True if no client can choose what `call` returns, such as the owner of a session. Only then can
+            penalties and limits of distinct values count by it.
 
-    `verified` says that no client can choose what `call` returns: it returns only what was verified, such as the owner
-    of a session. Only then can penalties and limits of distinct values count by it.
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import Gate, Identity, Policy, RequestView, Rule, Source
+        >>> keys = {"k1": Identity("api-key", "acme", tier="pro")}
+        >>> policy = Policy(
+        ...     rules=[Rule("api", {"pro": "100/minute", "default": "10/minute"}, by="api-key")],
+        ...     tiers=["pro"],
+        ...     identities={"api-key": Source(header="x-api-key", verify=keys.get)},
+        ... )
+        >>> request = RequestView("GET", "/orders", headers=[("x-api-key", "k1")], peer="203.0.113.7")
+        >>> Gate(policy).decide(request).decision.remaining
+        99
     """
 
     header: str = ""

@@ -10,6 +10,14 @@ def canonical_name(text: str) -> str | None:
 
     Returns None if nothing usable is left, and for names of more than 1024 characters, since normalising can take
     quadratic time. Use it for names that a client types, as in a login form, if the login compares names the same way.
+
+    Args:
+        text: The name as the client typed it.
+
+    Examples:
+        >>> from ratebound.policy import canonical_name
+        >>> canonical_name(" Alice "), canonical_name("ALICE")
+        ('alice', 'alice')
     """
     name = text.strip()
     if len(name) > MAX_NAME:

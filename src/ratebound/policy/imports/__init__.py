@@ -17,6 +17,7 @@ SYSTEMS: dict[str, Callable[[str], Imported]] = {
     "kong": import_kong,
     "nginx": import_nginx,
 }
+"""The importers by the names that `ratebound policy import` takes."""
 
 __all__ = [
     "SYSTEMS",

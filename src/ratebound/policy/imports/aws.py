@@ -86,10 +86,21 @@ class ApiMethod(NamedTuple):
 
 
 def import_aws(text: str, keys: Mapping[str, str] | None = None) -> Imported:
-    """Return the policy of usage plans: the output of `get-usage-plans`, of `get-usage-plan`, or a list of plans.
+    """Return the policy of usage plans.
 
-    `keys` has the output of `get-usage-plan-keys` by the id or name of its plan. Clients with these keys are listed
-    under their tiers. Raises PolicyError if a text cannot be read.
+    Args:
+        text: The output of `get-usage-plans`, of `get-usage-plan`, or a list of plans, in JSON.
+        keys: The output of `get-usage-plan-keys` by the id or name of its plan. Clients with these keys are listed
+            under their tiers.
+
+    Raises:
+        PolicyError: A text cannot be read.
+
+    Examples:
+        >>> from ratebound.policy.imports import import_aws
+        >>> imported = import_aws('[{"name": "basic", "throttle": {"rateLimit": 10, "burstLimit": 20}}]')
+        >>> "10/second burst 20" in imported.text
+        True
     """
     return _AwsReader(_plans_in(_parse(text, PLANS)), keys or {}).imported()
 

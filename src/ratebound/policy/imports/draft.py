@@ -19,7 +19,12 @@ NAME_LENGTH = 40
 
 
 class Imported(NamedTuple):
-    """The result of an import: the text of a policy, and notes about everything that differs or is missing."""
+    """The result of an import.
+
+    Attributes:
+        text: The text of a policy, in YAML.
+        lost: Notes about everything that differs or is missing.
+    """
 
     text: str
     lost: tuple[str, ...]

@@ -122,7 +122,21 @@ Group = list[tuple[DescriptorEntry, Mapping[str, Any]]]  # the descriptors of on
 
 
 def import_envoy(text: str) -> Imported:
-    """Return the policy of one domain. Raises PolicyError if it cannot be read."""
+    r"""Return the policy of one domain, with rules for requests.
+
+    Args:
+        text: A configuration of envoyproxy/ratelimit, in YAML.
+
+    Raises:
+        PolicyError: It cannot be read.
+
+    Examples:
+        >>> from ratebound.policy.imports import import_envoy
+        >>> limit = "{unit: minute, requests_per_unit: 60}"
+        >>> text = f"domain: edge\ndescriptors: [{{key: remote_address, rate_limit: {limit}}}]"
+        >>> "60/minute" in import_envoy(text).text
+        True
+    """
     tree, _ = parse(text, "yaml")
     if not isinstance(tree, Mapping) or not isinstance(tree.get("descriptors"), list):
         raise PolicyError([Problem((), "expected the keys domain and descriptors of envoyproxy/ratelimit")])
@@ -140,7 +154,21 @@ def import_envoy(text: str) -> Imported:
 
 
 def import_envoy_descriptors(text: str) -> Imported:
-    """Return the policy of one domain with rules for its descriptors. Raises PolicyError if it cannot be read."""
+    r"""Return the policy of one domain, with rules for its descriptors.
+
+    Args:
+        text: A configuration of envoyproxy/ratelimit, in YAML.
+
+    Raises:
+        PolicyError: It cannot be read.
+
+    Examples:
+        >>> from ratebound.policy.imports import import_envoy_descriptors
+        >>> limit = "{unit: minute, requests_per_unit: 60}"
+        >>> text = f"domain: edge\ndescriptors: [{{key: remote_address, rate_limit: {limit}}}]"
+        >>> "60/minute" in import_envoy_descriptors(text).text
+        True
+    """
     tree, _ = parse(text, "yaml")
     if not isinstance(tree, Mapping) or not isinstance(tree.get("descriptors"), list) or not tree.get("domain"):
         raise PolicyError([Problem((), "expected the keys domain and descriptors of envoyproxy/ratelimit")])

@@ -50,8 +50,20 @@ class KongRoute(NamedTuple):
 
 
 def import_kong(text: str) -> Imported:
-    """Return the policy of a declarative configuration in YAML or JSON. A plugin or a list of plugins alone is enough.
-    Raises PolicyError if it cannot be read."""
+    """Return the policy of a declarative configuration. A plugin or a list of plugins alone is enough.
+
+    Args:
+        text: The configuration, in YAML or JSON.
+
+    Raises:
+        PolicyError: It cannot be read.
+
+    Examples:
+        >>> from ratebound.policy.imports import import_kong
+        >>> imported = import_kong('{"name": "rate-limiting", "config": {"minute": 60, "policy": "local"}}')
+        >>> "60/minute" in imported.text
+        True
+    """
     tree, _ = parse(text, "yaml")
     if isinstance(tree, list):
         tree = {"plugins": tree}

@@ -87,8 +87,21 @@ class Location(NamedTuple):
 
 
 def import_nginx(text: str) -> Imported:
-    """Return the policy of a whole configuration, or of a part that holds the zones and their uses. Raises PolicyError
-    if it cannot be read."""
+    """Return the policy of a whole configuration, or of a part that holds the zones and their uses.
+
+    Args:
+        text: The configuration.
+
+    Raises:
+        PolicyError: It cannot be read.
+
+    Examples:
+        >>> from ratebound.policy.imports import import_nginx
+        >>> zone = "limit_req_zone $binary_remote_addr zone=one:10m rate=10r/s;"
+        >>> imported = import_nginx(f"http {{ {zone} server {{ location / {{ limit_req zone=one burst=20; }} }} }}")
+        >>> "10/second" in imported.text
+        True
+    """
     return _NginxReader(parse_nginx(text)).imported()
 
 

@@ -20,6 +20,11 @@ from ratebound.policy.schema import KEYS
 
 T = TypeVar("T")
 
+USER_CONDITIONS = {"user", "users", "anonymous", "authenticated"}
+BY_TIER = (
+    "no condition tells users from anonymous clients: write limits by tier, as"
+    " limits: {member: 20/minute, default: 5/minute}"
+)
 REFERENCE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|\$\{[^}]*\}?")
 
 
@@ -33,8 +38,8 @@ class _AnyFunction(dict[str, Callable[..., Any]]):
         return find_nothing
 
 
-# Has a function for every name, for tools that only look at a file. Each of these functions returns None.
 ANY_FUNCTION: Functions = _AnyFunction()
+"""Has a function for every name, for tools that only look at a file. Each of these functions returns None."""
 
 
 def load_policy(
@@ -43,8 +48,23 @@ def load_policy(
     functions: Functions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Policy:
-    """Return the policy in a .yaml, .json or .toml file. `functions` are the functions that it calls by name, `environ`
-    fills in `${NAME}` (default: os.environ). Raises PolicyError with every error."""
+    r"""Return the policy in a file.
+
+    Args:
+        path: A .yaml, .json or .toml file.
+        functions: The functions that the policy calls by name.
+        environ: The variables that fill in `${NAME}`. None means `os.environ`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from ratebound.policy import load_policy
+        >>> _ = Path("policy.toml").write_text('[[rules]]\nname = "api"\nlimits = "100/minute"\n')
+        >>> [rule.name for rule in load_policy("policy.toml").rules]
+        ['api']
+    """
     text, format = policy_text(path)
     return read_policy(text, format=format, file=str(path), functions=functions, environ=environ)
 
@@ -79,7 +99,21 @@ def read_policy(
 ) -> Policy:
     """Return the policy in a text, or in a mapping with the keys of a file, in which functions may be given as objects.
 
-    `format` is 'yaml', 'json' or 'toml'. Raises PolicyError with every error; `file` is the name in its messages.
+    Args:
+        given: The text, or the mapping.
+        format: 'yaml', 'json' or 'toml'.
+        file: The name in messages.
+        functions: The functions that the policy calls by name.
+        environ: The variables that fill in `${NAME}`. None means `os.environ`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import read_policy
+        >>> policy = read_policy({"rules": [{"name": "api", "limits": "100/minute"}]})
+        >>> [rule.name for rule in policy.rules]
+        ['api']
     """
     lines: Lines = {}
     tree: Any = given
@@ -215,7 +249,8 @@ class _PolicyReader:
             return {}
         for name in value:
             if name not in KEYS[kind]:
-                self.problems.add((*place, str(name)), f"unknown key {shown(name)}: {nearest(name, KEYS[kind])}")
+                hint = BY_TIER if kind == "match" and name in USER_CONDITIONS else nearest(name, KEYS[kind])
+                self.problems.add((*place, str(name)), f"unknown key {shown(name)}: {hint}")
         return {name: one for name, one in value.items() if name in KEYS[kind]}
 
     def each(self, value: Any, name: str, read: Callable[[Any, Place], T]) -> list[T]:

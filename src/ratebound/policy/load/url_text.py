@@ -38,7 +38,12 @@ WEB_PAGE = "the server sends a web page, maybe to log in, and no policy: set RAT
 
 
 class FetchError(RateboundError):
-    """A policy that could not be fetched. `kind` is the same for failures that are alike."""
+    """A policy that could not be fetched.
+
+    Args:
+        kind: A word that is the same for failures that are alike.
+        message: What happened, and what to do.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind

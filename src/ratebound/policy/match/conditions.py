@@ -84,11 +84,24 @@ class HeaderMatch:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The conditions of a rule or an exemption. A request must meet all conditions that are given, with one of the
-    values of each. An empty match matches every request.
+    """The conditions of a rule or an exemption. An empty match matches every request.
 
-    `paths` are patterns like `/users/{id}` or `/files/{path*}`. `hosts` are names or `*.example.com`. `headers` maps
-    names to a value, a list of values, True (present) or False (absent). GET includes HEAD.
+    A request must meet all conditions that are given, with one of the values of each.
+
+    Args:
+        paths: Patterns like `/users/{id}` or `/files/{path*}`.
+        methods: Names of methods. GET includes HEAD.
+        hosts: Names, or `*.example.com`.
+        headers: The names of headers, each with a value, a list of values, True (present) or False (absent).
+        tiers: Names of tiers.
+        addresses: Addresses and ranges of clients.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import Match, Rule
+        >>> rule = Rule("write", "10/minute", Match(paths=["/orders/{path*}"], methods=["POST", "PUT"]))
     """
 
     paths: Sequence[str] = ()
@@ -138,7 +151,14 @@ class Match:
     def failure(
         self, request: RequestView, readings: list[Segments], tier: str | None, address: Address | None
     ) -> str | None:
-        """Return the first condition that a request does not meet, in words; None if it matches."""
+        """Return the first condition that a request does not meet, in words; None if it matches.
+
+        Args:
+            request: The request.
+            readings: The ways in which the path is read.
+            tier: The tier of the client, if it is known.
+            address: The address of the client, if it is known.
+        """
         if self.patterns and not any(pattern.matches(reading) for pattern in self.patterns for reading in readings):
             return f"the path is none of {', '.join(self.paths)}"
         if self.methods and not set(methods_of(request)) & set(self.methods):
@@ -149,7 +169,13 @@ class Match:
 
     def condition_failure(self, request: RequestView, tier: str | None, address: Address | None) -> str | None:
         """Return the first of the other conditions that a request does not meet: path, method and host are known to
-        match. None if it matches."""
+        match. None if it matches.
+
+        Args:
+            request: The request.
+            tier: The tier of the client, if it is known.
+            address: The address of the client, if it is known.
+        """
         for header in self.header_matches:
             if not header.holds(request):
                 return f"the header {header.name} does not match"
@@ -161,7 +187,11 @@ class Match:
 
     def is_exact(self, request: RequestView) -> bool:
         """Return True if no server can read the request as one that does not match: all servers read its path alike,
-        every reading is spelled like a pattern or was routed to one, and every host that it names is one of `hosts`."""
+        every reading is spelled like a pattern or was routed to one, and every host that it names is one of `hosts`.
+
+        Args:
+            request: The request.
+        """
         unclear = self.hosts and (request.path[:1] != "/" or not request.host.isascii())
         if unclear and not all(self._matches_host(host) for host in hosts_of(request)):
             return False

@@ -1,4 +1,4 @@
-"""Comparison of matches: does one match every request of another? True is certain; False may mean "not known"."""
+"""Comparison of matches: does one match every request of another, and can it match any request of a route?"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def covers(wide: Match, narrow: Match) -> bool:
-    """Return True if `wide` is certain to match every request that `narrow` matches."""
+    """Return True if `wide` is certain to match every request that `narrow` matches. False may mean "not known"."""
     return (
         _all_covered(wide.patterns, narrow.patterns, _path_covers)
         and (not wide.methods or (bool(narrow.methods) and set(narrow.methods) <= set(wide.methods)))
@@ -19,6 +19,54 @@ def covers(wide: Match, narrow: Match) -> bool:
         and set(wide.header_matches) <= set(narrow.header_matches)
         and (not wide.tiers or (bool(narrow.tiers) and set(narrow.tiers) <= set(wide.tiers)))
         and _all_covered(wide.addresses, narrow.addresses, _range_covers)
+    )
+
+
+def may_match(match: Match, method: str, paths: Sequence[Pattern]) -> bool:
+    """Return True if a request of this method, with a path that one of the patterns matches, may meet the conditions.
+    Conditions on hosts, headers, tiers and addresses may hold."""
+    if match.methods and method not in match.methods:
+        return False
+    return not match.patterns or any(_paths_meet(one, path) for one in match.patterns for path in paths)
+
+
+def _paths_meet(one: Pattern, other: Pattern) -> bool:
+    """Return True if some path may match both patterns."""
+    lengths = len(one.segments), len(other.segments)
+    if (one.whole and lengths[1] > lengths[0]) or (other.whole and lengths[0] > lengths[1]):
+        return False
+    return all(_steps_meet(step, beside) for step, beside in zip(one.segments, other.segments, strict=False))
+
+
+def _steps_meet(one: Step, other: Step) -> bool:
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other
+    if isinstance(one, Mixed) and isinstance(other, str):
+        return one.matches(other)
+    return not (isinstance(one, str) and isinstance(other, Mixed)) or _steps_meet(other, one)
+
+
+def names_path(match: Match, path: Pattern) -> bool:
+    """Return True if the conditions name this path, or the same path below a prefix, without parameters. `/docs/**`
+    names `/docs`, too."""
+    return any(
+        (one.whole or bool(path.segments)) and one.segments[-len(path.segments) :] == path.segments
+        for one in match.patterns
+    )
+
+
+def may_match_below(match: Match, path: Pattern) -> bool:
+    """Return True if a GET of this path, below whatever prefix, may meet the conditions."""
+    if match.methods and "GET" not in match.methods:
+        return False
+    wanted = path.segments
+    return not match.patterns or any(
+        not one.whole
+        or (
+            len(one.segments) >= len(wanted)
+            and all(map(_steps_meet, one.segments[len(one.segments) - len(wanted) :], wanted))
+        )
+        for one in match.patterns
     )
 
 

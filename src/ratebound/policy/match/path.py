@@ -22,6 +22,7 @@ PLAIN = re.compile(rf"(?:/{LETTERS}(?:[.]+{LETTERS})*)+/?|/")  # a segment neith
 ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\\]*")
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 AUTHORITY = re.compile(r"//[^/?#]*")
+BROWSERS_AUTHORITY = re.compile(r"[/\\]{2,}[^/\\?#]*")  # as browsers and Node read it: '///x', '/\x'
 # Percent-encodings of characters that have a meaning in a path: '/', '\', '.', '%', ';', '#', '?', control characters.
 HIDDEN = re.compile(r"%(?:2[fFeE35]|5[cC]|3[bBfF]|[01][0-9A-Fa-f]|7[fF])")
 PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -61,14 +62,15 @@ def _odd_spellings(path: str) -> Sequence[Segments]:
 
 def _targets(text: str) -> Iterable[str]:
     """Return the target with and without a scheme and a host: some servers read 'x:/login' and '//x/login' as '/login'.
+    Programs that parse targets as browsers do read '///x/login' and '/\\x/login' in that way, too.
 
     A server and the application behind it may each remove something, so this is repeated up to three times.
     """
     found = {text: None}
     left = [text]
     for _ in range(3):
-        parts = [(pattern, start) for start in left for pattern in (ABSOLUTE, SCHEME, AUTHORITY)]
-        matches = [pattern.match(start if pattern is AUTHORITY else start.lstrip("/")) for pattern, start in parts]
+        matches = [pattern.match(start) for start in left for pattern in (AUTHORITY, BROWSERS_AUTHORITY)]
+        matches += [pattern.match(start.lstrip("/")) for start in left for pattern in (ABSOLUTE, SCHEME)]
         left = [match.string[match.end() :] for match in matches if match is not None]
         left = [rest for rest in left if rest not in found]
         found |= dict.fromkeys(left)

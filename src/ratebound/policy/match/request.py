@@ -10,7 +10,18 @@ ANONYMOUS = 100  # requests in a row without a user, after which the application
 
 
 class Identity(NamedTuple):
-    """A verified identity of a client: a kind, a value that stays the same, and a tier if one is known."""
+    """A verified identity of a client.
+
+    Attributes:
+        kind: What it is: "user", "api-key", …. It contains no ':'.
+        value: Text that stays the same for this client.
+        tier: The tier, if one is known.
+
+    Examples:
+        >>> from ratebound.policy import Identity
+        >>> Identity("api-key", "acme", tier="pro").key
+        'api-key:acme'
+    """
 
     kind: str
     value: str
@@ -72,15 +83,30 @@ def _each_time(name: str, missing: Any) -> Any:
 class RequestView:
     """A request before the application handles it, as rules and functions see it.
 
-    `path` is the path as received: percent-encoded, without the query. `paths` holds every path by which the request
-    may be routed, see reading.py. Names of headers are in lower case. `peer` is the address of the other end of the
-    socket, None on a Unix socket. `user` is the user that the framework has authenticated: text, a whole number or an
-    Identity. `route` is the router's template, without any prefix, if the request was routed already. `body` is None
-    unless the adapter has read it. `found` is where a gate keeps identities between two stages.
+    `paths` holds every path by which the request may be routed. `found` is where a gate keeps identities between two
+    stages. See docs/guides/web.md for what each adapter provides.
 
-    `path_params` are the parameters of the route, empty if the adapter does not know the route. `session`, `state` and
-    `request` belong to the framework: the session or None, the object that holds an application's values for one
-    request, and the request object. See docs/web.md for what each adapter provides.
+    Args:
+        method: The method, in capitals.
+        path: The path as received: percent-encoded, without the query.
+        query: The query as received, without the `?`.
+        host: The Host header.
+        headers: The header lines as (name, value). Names are in lower case.
+        peer: The address of the other end of the socket; None on a Unix socket.
+        scheme: http or https.
+        user: The user that the framework has authenticated: text, a whole number or an `Identity`.
+        route: The router's template, without any prefix, if the request was routed already.
+        body: The body; None unless the adapter has read it.
+        path_params: The parameters of the route. None means that the adapter does not know the route.
+        session: The framework's session, or None.
+        state: The framework's object that holds an application's values for one request.
+        request: The framework's request object.
+
+    Examples:
+        >>> from ratebound.policy import RequestView
+        >>> request = RequestView("GET", "/orders", headers=[("x-api-key", "k1")], peer="203.0.113.7")
+        >>> request.header("x-api-key"), request.address
+        ('k1', '203.0.113.7')
     """
 
     __slots__ = (
@@ -149,7 +175,16 @@ class RequestView:
     def on_demand(
         cls, wire: Wire, source: Any, method: str, peer: str | None, user: Any = None, route: str | None = None
     ) -> Self:
-        """Return a view that reads the rest of the request from `source` on access."""
+        """Return a view that reads the rest of the request from `source` on access.
+
+        Args:
+            wire: The functions that read the parts.
+            source: The request of the server or framework.
+            method: The method, in capitals.
+            peer: The address of the other end of the socket; None on a Unix socket.
+            user: The user that the framework has authenticated.
+            route: The router's template, without any prefix, if the request was routed already.
+        """
         view = cls.__new__(cls)
         view._wire = wire
         view._source = source
@@ -172,7 +207,11 @@ class RequestView:
         return paths if isinstance(paths, str) else paths.target
 
     def reread(self, paths: Paths) -> None:
-        """Replace the readings of the path."""
+        """Replace the readings of the path.
+
+        Args:
+            paths: The path, or every path by which the request may be routed.
+        """
         self._paths = paths
 
     def __repr__(self) -> str:
@@ -185,7 +224,11 @@ class RequestView:
         return (self.peer or "") if self.found is None else self.found.client.text
 
     def header_lines(self, name: str) -> list[str]:
-        """Return every line of a header, in order. `name` must be in lower case."""
+        """Return every line of a header, in order. `name` must be in lower case.
+
+        Args:
+            name: The name in lower case.
+        """
         by_name = self._by_name
         if by_name is None:
             by_name = self._by_name = {}
@@ -206,13 +249,21 @@ class RequestView:
         return self.method == "OPTIONS" and is_preflight(self.method, self.headers)
 
     def header(self, name: str) -> str | None:
-        """Return the first line of a header, None if there is none. `name` must be in lower case."""
+        """Return the first line of a header, None if there is none.
+
+        Args:
+            name: The name in lower case.
+        """
         lines = self.header_lines(name)
         return lines[0] if lines else None
 
     def cookie(self, name: str) -> str | None:
         """Return the cookie of that name; None if there is none, or if there are two: servers differ in which one they
-        use."""
+        use.
+
+        Args:
+            name: The name of the cookie.
+        """
         found = None
         for line in self.header_lines("cookie"):
             for part in line.split(";"):
@@ -222,3 +273,26 @@ class RequestView:
                         return None
                     found = value.strip().strip('"')
         return found
+
+    def value(self, name: str) -> str | None:
+        """Return a value of the request as rules read it, from JSON and forms alike: `"body.username"`, `"path.id"`,
+        `"query.q"`, `"header.x-device"` or `"cookie.cart"`. Return None if it is absent, or can be read in several
+        ways: rules that count by it deny such a request. A parameter of the path is known once the request is routed.
+
+        A function that reads the body needs the attribute `reads_body = True`: adapters read the body only then.
+
+        Args:
+            name: The part of the request, a dot, and the name of the value.
+
+        Raises:
+            ValueError: The name is none of these.
+
+        Examples:
+            >>> from ratebound.policy import RequestView
+            >>> form = [("content-type", "application/x-www-form-urlencoded")]
+            >>> RequestView("POST", "/login", headers=form, body=b"username=ann").value("body.username")
+            'ann'
+        """
+        from ratebound.policy.match.request_value import reader_of  # it imports this module
+
+        return reader_of(name).only_value(self)

@@ -100,7 +100,7 @@ def field_of_body(request: RequestView, names: Sequence[str]) -> str | None:
     found = _field_of_form(request.body or b"", ".".join(names))
     if not body.lstrip(BEFORE_JSON).startswith(b"{"):
         return found
-    other = _field_of_json(_json_of(body), names)  # an application may read it as JSON all the same
+    other = _field_of_json(_json_of(body), names)  # an application may read it as JSON anyway
     if found is not None and other is not None and found != other:
         raise UnreadableRequest("The body can be read in several ways.")
     return other if found is None else found

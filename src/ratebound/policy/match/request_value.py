@@ -6,6 +6,7 @@ may count by. They never say who the client is.
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -72,6 +73,13 @@ class RequestValue:
             return _only(request.header_lines(name))
         return _only(cookies_in(request, name))
 
+    def only_value(self, request: RequestView) -> str | None:
+        """Return the value; None if it is absent or cannot be read."""
+        try:
+            return self(request)
+        except UnreadableRequest:
+            return None
+
     def _parameter(self, request: RequestView) -> str | None:
         given = request.path_params.get(self._name)
         if given is not None:
@@ -91,6 +99,12 @@ class RequestValue:
                     if value is not None:
                         found[value] = None
         return _only(list(found))
+
+
+@lru_cache(maxsize=256)
+def reader_of(name: str) -> RequestValue:
+    """Return the value of that name, for every request. Raises ValueError for an unknown name."""
+    return RequestValue(name)
 
 
 def _in_query(query: str, name: str) -> list[str]:

@@ -22,9 +22,15 @@ log = logging.getLogger("ratebound")
 
 
 class FinishedResponse(NamedTuple):
-    """A complete response: its status, the bytes of its body, and the cost that was charged before. `failed` is the
-    handler's own judgement (see `Passed.failed`), else True for a status of 400 or above. `told` is the cost in the
-    header that the charge names; None if there is none that can be read."""
+    """A complete response, as functions of `charge` see it.
+
+    Attributes:
+        status: The status.
+        sent: The bytes of its body.
+        cost: The cost that was charged before.
+        failed: The handler's own judgement (see `Passed.failed`), else True for a status of 400 or above.
+        told: The cost in the header that the charge names; None if there is none that can be read.
+    """
 
     status: int
     sent: int
@@ -34,8 +40,10 @@ class FinishedResponse(NamedTuple):
 
 
 Charge = Literal["failure", "success", "bytes"] | Mapping[str, Any] | Callable[[FinishedResponse], int]
+"""What is charged when the response is known: a kind of result, a mapping as in a policy, or a function."""
 Strike = Literal["failure"] | Mapping[str, Any]
 Cost = Callable[[FinishedResponse], int]
+"""What is charged when the response is known: a kind of result, a mapping as in a policy, or a function."""
 Test = Callable[[FinishedResponse], bool]
 
 

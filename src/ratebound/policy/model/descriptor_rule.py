@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from ratebound.policy.model.rule import DEFAULT, Computed, Failure, Mode, Plan, Rule
+from ratebound.limit import Failure
+from ratebound.policy.model.rule import DEFAULT, Computed, Mode, Plan, Rule
 from ratebound.policy.problem import Problems, as_texts, check_choice, shown
 
 DescriptorOver = Literal["deny", "allow", "charge"]
@@ -20,8 +21,12 @@ ENTRY_KEYS = ("key", "value", "shared")
 class EntryMatch(NamedTuple):
     """A condition on one entry of a descriptor.
 
-    `value` is the value that it must have. Text that ends in `*` stands for every value that begins so. Empty text
-    stands for every value. What `value` does not say is counted by itself, value by value, unless it is `shared`.
+    Attributes:
+        key: The key of the entry.
+        value: The value that it must have. Text that ends in `*` stands for every value that begins so, and empty text
+            for every value.
+        shared: True if all values that match have one count. Else what `value` does not say is counted by itself, value
+            by value.
     """
 
     key: str
@@ -46,15 +51,36 @@ class EntryMatch(NamedTuple):
 class DescriptorRule:
     """A rule for descriptors of Envoy's rate limit service. Checked at construction.
 
-    A descriptor matches if it has exactly these entries, in this order. Each of `entries` is a key, or a mapping of one
-    key to its value: `["remote_address"]`, `[{"generic_key": "login"}, "remote_address"]`, `[{"path": "/api/*"}]`. The
-    long form `{"key": "path", "value": "/api/*", "shared": True}` gives all values that match one count.
+    A descriptor matches if it has exactly these entries, in this order.
 
-    `limits` are text, limits, 'deny' or 'unlimited'; slots and distinct values are not for descriptors. `cost` is what
-    one hit costs. `over` is 'allow' for a metered rule, as in a Rule. With 'charge', hits that exceed the limits are
-    denied and charged all the same: this is for hits that are known only when the response has been sent. `replaces`
-    names rules that do not count if this one matches another descriptor of the same request. The other options are
-    those of a Rule.
+    Args:
+        name: The name, at most 40 characters. It is part of the keys of states.
+        domain: The domain that Envoy sends.
+        entries: Each a key, or a mapping of one key to its value: `["remote_address"]`, `[{"generic_key": "login"},
+            "remote_address"]`, `[{"path": "/api/*"}]`. The long form `{"key": "path", "value": "/api/*", "shared":
+            True}` gives all values that match one count.
+        limits: Text, limits, 'deny' or 'unlimited'. Slots and distinct values are not for descriptors.
+        cost: The units that one hit costs.
+        mode: `"shadow"` for a rule that is evaluated and reported, and never denies.
+        failure: What is decided while the storage is out of reach: `"local"`, `"open"`, `"closed"` or `"raise"`. Empty
+            means the policy's.
+        message: The text of rejections. Empty means the policy's.
+        documentation: The link in rejections. Empty means the policy's.
+        warn: The share of a limit, like 0.8 or `"80%"`, at which listeners receive `Warned`. None means never.
+        slice: Lets each process take a part of every limit from a shared storage at once: True, a share like `"5%"`, or
+            a mapping of `share` and `for`. A limit that has a slice of its own keeps it.
+        deny_cache: True lets a process repeat a denial for up to a second without asking the storage.
+        over: 'allow' for a metered rule, as in a Rule. With 'charge', hits that exceed the limits are denied and
+            still charged: this is for hits that are known only when the response has been sent.
+        replaces: The names of rules that do not count if this one matches another descriptor of the same request.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import DescriptorRule, Policy
+        >>> rule = DescriptorRule("login", "edge", [{"path": "/login"}, "remote_address"], "5/minute")
+        >>> policy = Policy(descriptors=[rule])
     """
 
     name: str

@@ -20,11 +20,22 @@ SEVERAL = re.compile(r"\s*(?:,|\bthen\b)\s*")  # between times that people write
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """A penalty: `Penalty("3 strikes/hour", block=["5 minutes", "1 hour", "1 day"], forget="7 days")`.
+    """A penalty: clients with too many strikes are blocked, each time for longer.
 
-    A client that gets as many strikes as `after` says is blocked for the first time of `block`, then for the next; the
-    last one repeats. `forget` is the time after which it begins anew; it runs from the end of the last block, and a
-    strike restarts it. Times are text like '5 minutes', seconds, or a timedelta. Raises PolicyError with every error.
+    Times are text like '5 minutes', seconds, or a timedelta.
+
+    Args:
+        after: The strikes after which a client is blocked, like `"3 strikes/hour"`.
+        block: The lengths of the blocks, the first one first. The last one repeats.
+        forget: The time until the list starts again; it runs from the last block, and a strike restarts it.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import Penalty, Policy, Rule
+        >>> penalty = Penalty("3 strikes/hour", block=["5 minutes", "1 hour", "1 day"], forget="7 days")
+        >>> policy = Policy(rules=[Rule("login", "5/minute", penalty="brute")], penalties={"brute": penalty})
     """
 
     after: str
@@ -56,7 +67,11 @@ class Penalty:
         problems.check()
 
     def limit(self, name: str) -> Limit:
-        """Return the limit of an entry of that name."""
+        """Return the limit of an entry of that name.
+
+        Args:
+            name: The name of the entry.
+        """
         return Limit(algorithm=PENALTY, name=name, **self._numbers)
 
 

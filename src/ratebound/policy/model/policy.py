@@ -13,7 +13,7 @@ from ratebound.adaptive.in_flight import InFlight
 from ratebound.http.client_ip import Proxies
 from ratebound.http.headers import Headers
 from ratebound.http.rejection import RejectionFormat
-from ratebound.limit import Limit
+from ratebound.limit import Failure, Limit
 from ratebound.policy.identity.identify import ELSEWHERE, Alternatives, IdentityKinds, choosable
 from ratebound.policy.identity.source import KIND, OWN, read_source
 from ratebound.policy.match.conditions import Match
@@ -27,7 +27,6 @@ from ratebound.policy.model.rule import (
     FAILURES,
     RULE_NAME,
     Computed,
-    Failure,
     Plan,
     Rule,
     Window,
@@ -46,9 +45,20 @@ IN_FLIGHT_OPTIONS = ("least", "most", "first")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Override:
-    """Another tier, or other limits, for one client: an address, a range or an identity like `user:42`.
+    """Another tier, or other limits, for one client. Checked at construction.
 
-    `limits` apply to the rules named in `rules`, or to all rules if there are none.
+    Args:
+        client: An address, a range or an identity like `user:42`.
+        limits: The other limits: text, limits, 'deny' or 'unlimited'.
+        tier: The other tier, in place of limits.
+        rules: The names of the rules that get the limits. Empty means all rules.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import Override, Policy, Rule
+        >>> policy = Policy(rules=[Rule("api", "100/minute")], overrides=[Override("user:42", "1000/minute")])
     """
 
     client: str
@@ -76,17 +86,46 @@ class Override:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Policy:
-    """A complete policy: rules, clients and settings. It is checked at construction, raises PolicyError with every
-    error, and never changes afterwards.
+    """A complete policy: rules, clients and settings. It is checked at construction, and never changes afterwards.
 
-    `by` is the identity that rules without their own `by` count by. `tiers` are names, or names with the clients that
-    belong to them; every other client has `default_tier`. `exempt` are matches whose requests are not counted; only a
-    path in exactly the spelling of the pattern is exempt. `allow` and `block` list clients; block wins. `ipv6` is the
-    length of the prefix that counts as one client. `salt` is mixed into fingerprints; all processes need the same.
-    `concurrent` is "auto", or a mapping of options of `InFlight`: web adapters then shed requests that an overloaded
-    process cannot work on at once. `adaptive` lowers limits while the process is overloaded.
-    `penalties` are entries that rules name by `penalty`: each a Penalty, a mapping with its keys, or text.
-    `descriptors` are rules for Envoy's rate limit service. They never apply to requests, nor `rules` to descriptors.
+    Args:
+        rules: The rules, in the order in which they are searched.
+        storage: The URL of the storage.
+        failure: What is decided while the storage is out of reach: `"local"` counts in this process, `"open"` allows,
+            `"closed"` denies, `"raise"` raises StorageError.
+        switch: 'on', 'off' (nothing is asked) or 'shadow' (nothing is denied).
+        headers: The styles of header fields, or a mapping with the options of `Headers`.
+        rejection: The format of rejections, or a mapping with the options of `RejectionFormat`.
+        trusted: The addresses of trusted proxies, or a mapping with the options of `Proxies`.
+        ipv6: The length of the prefix, from 32 to 128 bits, that counts as one client.
+        concurrent: "auto", or a mapping of options of `InFlight`: web adapters then shed requests that an overloaded
+            process cannot work on at once.
+        salt: Text that is mixed into fingerprints. All processes need the same.
+        by: The identity that rules without their own `by` count by.
+        identities: The sources of identities by name: each a `Source`, or a mapping with the keys of one.
+        tiers: Names, or names with the clients that belong to them.
+        default_tier: The tier of every other client.
+        exempt: Matches whose requests are not counted. Only a path in exactly the spelling of the pattern is exempt.
+        allow: Clients that are never limited.
+        block: Clients that are always refused. It wins over `allow`.
+        overrides: Other limits or tiers for single clients.
+        adaptive: A `Pressure`, or a mapping like {"cpu": "85%", "latency": "500 ms"}: it lowers limits while the
+            process is overloaded.
+        penalties: Entries that rules name by `penalty`: each a `Penalty`, a mapping with its keys, or text.
+        descriptors: Rules for Envoy's rate limit service. They never apply to requests, nor `rules` to descriptors.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import Match, Policy, Rule
+        >>> policy = Policy(
+        ...     rules=[
+        ...         Rule("login", "5/minute", Match(paths=["/login"]), by="address"),
+        ...         Rule("api", "100/minute", default=True),
+        ...     ],
+        ...     block=["203.0.113.0/24"],
+        ... )
     """
 
     rules: Sequence[Rule] = ()
@@ -100,14 +139,14 @@ class Policy:
     concurrent: Any = None
     salt: str = field(default="", repr=False)
     by: Any = ("user", "address")
-    identities: Mapping[str, Any] = field(default_factory=dict)  # each a Source, or a mapping with the keys of one
+    identities: Mapping[str, Any] = field(default_factory=dict)
     tiers: Any = ()
     default_tier: str | None = None
     exempt: Sequence[Match] = ()
     allow: Sequence[str] = ()
     block: Sequence[str] = ()
     overrides: Sequence[Override] = ()
-    adaptive: Any = None  # a Pressure, or a mapping like {"cpu": "85%", "latency": "500 ms"}
+    adaptive: Any = None
     penalties: Mapping[str, Any] = field(default_factory=dict)
     descriptors: Sequence[DescriptorRule] = ()
 

@@ -13,7 +13,9 @@ from ratebound.limit import (
     MAX_LEASE,
     SLICES_IN_PERIOD,
     VALUE_NAME,
+    Failure,
     Limit,
+    Over,
     Slice,
     checked_cost,
     default_algorithm,
@@ -31,9 +33,7 @@ from ratebound.policy.problem import Problems, check_choice, nearest, shown
 from ratebound.share import read_share
 
 Mode = Literal["enforce", "shadow"]
-Failure = Literal["local", "open", "closed", "raise"]
 Stage = Literal["early", "late"]
-Over = Literal["deny", "allow"]
 Priority = Literal["low", "normal", "high", "critical"]
 FAILURES = ("", *get_args(Failure))
 
@@ -70,8 +70,20 @@ class RuleTerms(NamedTuple):
 class Computed:
     """Limits that a function returns for each request. The function may be async for an AsyncGate.
 
-    It returns what a rule's `limits` may be: text, limits, 'deny' or 'unlimited'. `otherwise` applies if it returns
-    None or raises.
+    Args:
+        function: A function of the RequestView. It returns what a rule's `limits` may be: text, limits, 'deny' or
+            'unlimited'.
+        otherwise: The limits if it returns None or raises.
+
+    Raises:
+        ValueError: The function cannot be called.
+
+    Examples:
+        >>> from ratebound.policy import Computed, Gate, Policy, RequestView, Rule
+        >>> limits = Computed(lambda request: "1000/minute" if request.user == "42" else None, otherwise="10/minute")
+        >>> gate = Gate(Policy(rules=[Rule("api", limits)]))
+        >>> gate.decide(RequestView("GET", "/orders", user="42")).decision.remaining
+        999
     """
 
     function: Callable[[RequestView], Any]
@@ -86,36 +98,50 @@ class Computed:
 class Rule:
     """One rule of a policy: which requests it matches, who shares a quota, and the limits. Checked at construction.
 
-    `limits` are text, limits, 'deny', 'unlimited', any of these by tier, or Computed. `by` names the identity that
-    shares a quota; None means the policy's `by`. `candidate` limits and rules with `mode` 'shadow' are evaluated and
-    reported, and never deny. A `default` rule applies if no other rule matched. A `final` rule ends the search. A rule
-    with `stage` 'early' is evaluated before authentication.
-
-    `over` is 'allow' for a metered rule: it counts what exceeds its limits, and denies nothing. All of its limits must
-    have windows. Its candidate is not metered, so it reports what enforcing it would deny. `retry` is the time after
-    which a client without a slot is told to try again: seconds, a timedelta, or text like '5 seconds'. `warn` is the
-    share of a limit, like '80%', at which listeners are warned.
-
-    `slice` lets each process take a part of every limit from a shared storage at once: True, a share like '5%', or a
-    mapping of `share` and `for`. `deny_cache` lets a process repeat a denial for up to a second without asking the
-    storage. A limit that has a slice of its own keeps it. Limits that a function returns, and that cannot have them, go
-    without.
-
-    `priority` is for a policy with `adaptive`: while the process is overloaded, limits of rules with a low priority are
-    lowered first, and those of critical rules never.
-
-    `charge` says how much a request costs once its result is known: 'failure', 'success', 'bytes', {'status': [401]},
-    {'bytes': '1 KB'}, {'header': 'x-cost'}, or a function of a FinishedResponse. `strike` says which results are
-    strikes of the rule's penalties: 'failure' or {'status': [401]}.
-
-    `distinct` says where the values of limits like '20 distinct account/hour' come from: {"account": "body.username"}.
-    A source is a part of the request (body.FIELD, path.NAME, query.NAME, header.NAME, cookie.NAME), the name of an
-    identity, or a function of the RequestView. `penalty` names an entry of the policy's `penalties`: a denial by this
-    rule is a strike.
-
     Limits written without an algorithm get the same algorithm in all tiers, so that a client who changes tier keeps its
     count: the sliding counter if one of them has a count so large that this is its default, else the sliding log. A
     Limit does not record how it was written: one that has its default algorithm counts as written without.
+
+    Args:
+        name: The name, at most 40 characters. It is part of the keys of states.
+        limits: Text, limits, 'deny', 'unlimited', any of these by tier, or `Computed`.
+        match: The requests that it applies to. An empty match matches all.
+        by: The identity that shares a quota: the name of one, or several, of which the first that is known counts. None
+            means the policy's `by`.
+        cost: The units that a request costs, or a function of the RequestView that returns them.
+        mode: `"shadow"` for a rule that is evaluated and reported, and never denies.
+        candidate: Limits that are evaluated and reported beside the rule's own, and never deny.
+        failure: What is decided while the storage is out of reach: `"local"`, `"open"`, `"closed"` or `"raise"`. Empty
+            means the policy's.
+        stage: 'early' for a rule that is evaluated before authentication.
+        default: True for a rule that applies if no other rule matched.
+        final: True for a rule that ends the search.
+        message: The text of rejections. Empty means the policy's.
+        documentation: The link in rejections. Empty means the policy's.
+        over: 'allow' for a metered rule: it counts what exceeds its limits, and denies nothing. All of its limits must
+            have windows. Its candidate is not metered, so it reports what enforcing it would deny.
+        retry: The time after which a client without a slot is told to try again: seconds, a timedelta, or text like '5
+            seconds'.
+        warn: The share of a limit, like 0.8 or `"80%"`, at which listeners receive `Warned`. None means never.
+        priority: For a policy with `adaptive`: while the process is overloaded, limits of rules with a low priority are
+            lowered first, and those of critical rules never.
+        charge: What a request costs once its result is known: 'failure', 'success', 'bytes', {'status': [401]},
+            {'bytes': '1 KB'}, {'header': 'x-cost'}, or a function of a FinishedResponse.
+        strike: The results that are strikes of the rule's penalties: 'failure' or {'status': [401]}.
+        distinct: Where the values of limits like '20 distinct account/hour' come from: {"account": "body.username"}. A
+            source is a part of the request (body.FIELD, path.NAME, query.NAME, header.NAME, cookie.NAME), the name of
+            an identity, or a function of the RequestView.
+        penalty: The name of an entry of the policy's `penalties`: a denial by this rule is a strike.
+        slice: Lets each process take a part of every limit from a shared storage at once: True, a share like `"5%"`, or
+            a mapping of `share` and `for`. A limit that has a slice of its own keeps it.
+        deny_cache: True lets a process repeat a denial for up to a second without asking the storage.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+
+    Examples:
+        >>> from ratebound.policy import Match, Rule
+        >>> rule = Rule("search", {"pro": "100/minute", "default": "10/minute"}, Match(paths=["/search"]), by="user")
     """
 
     name: str
@@ -366,7 +392,11 @@ class Rule:
         return plans
 
     def plans_with(self, counter_windows: frozenset[Window]) -> Mapping[str, Plan]:
-        """Return the plans with sliding counters in these windows too: overrides may add some."""
+        """Return the plans with sliding counters in these windows too: overrides may add some.
+
+        Args:
+            counter_windows: The windows that the sliding counter counts.
+        """
         if counter_windows <= self.counter_windows:
             return self.plans
         problems = Problems()
@@ -375,8 +405,16 @@ class Rule:
         return plans
 
     def plan(self, limits: Any, counter_windows: frozenset[Window] | None = None, *, is_computed: bool = False) -> Plan:
-        """Return limits under names of this rule, so that two rules with equal limits never share a state. Raises
-        ValueError if they cannot be read, or if the rule cannot have them; see `RuleTerms` for `is_computed`."""
+        """Return limits under names of this rule, so that two rules with equal limits never share a state.
+
+        Args:
+            limits: The limits, as they were written.
+            counter_windows: The windows that the sliding counter counts.
+            is_computed: True for limits that a function returned; see `RuleTerms`.
+
+        Raises:
+            ValueError: They cannot be read, or the rule cannot have them.
+        """
         windows = self.counter_windows if counter_windows is None else counter_windows
         options = self._options(is_computed=is_computed)
         if isinstance(limits, str):

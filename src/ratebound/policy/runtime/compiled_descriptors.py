@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from ratebound.clock import SECOND
 from ratebound.decision import Plan as PlanOfKey
-from ratebound.limit import LOG_COUNT, UNITS, Limit
+from ratebound.limit import LOG_COUNT, UNITS, Failure, Limit
 from ratebound.policy.match.request import Identity
 from ratebound.policy.model.descriptor_rule import DescriptorRule, EntryMatch
 from ratebound.policy.model.policy import Policy
@@ -30,7 +30,7 @@ class CompiledDescriptor:
     """A rule for descriptors with its limits as it enforces them. `cost` is the cost of one hit.
 
     `plan` is 'deny', 'unlimited' or the limits of `of_key`. `counted` are the places of the entries whose values have
-    counts of their own. `charges_denied` is True if hits that exceed the limits are charged all the same. `is_off` is
+    counts of their own. `charges_denied` is True if hits that exceed the limits are still charged. `is_off` is
     True if an operator has switched the rule off: then limits that a descriptor brings are not asked either.
     """
 
@@ -56,7 +56,7 @@ class CompiledDescriptor:
         counted: Sequence[int] = (),
         replaces: Iterable[str] = (),
         *,
-        failure: str,
+        failure: Failure,
         in_shadow: bool = False,
         charges_denied: bool = False,
         is_off: bool = False,
@@ -150,7 +150,7 @@ class DescriptorTable:
     __slots__ = ("_domains", "_failure", "_off", "_overrides")
 
     def __init__(self, policy: Policy, off: frozenset[str] = frozenset()) -> None:
-        self._failure: str = policy.failure
+        self._failure = policy.failure
         self._off = off
         self._domains: dict[bytes, _Level] = {}
         self._overrides: dict[tuple[int, str], CompiledDescriptor] = {}

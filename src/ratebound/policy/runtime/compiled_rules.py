@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final, Literal
 
 from ratebound.errors import InvalidLimit
 from ratebound.http.prefix import Address
-from ratebound.limit import LOG_COUNT, Limit
+from ratebound.limit import LOG_COUNT, Failure, Limit
 from ratebound.lowered import STEPS, lowered
 from ratebound.policy.identity.identify import Alternatives, IdentityKind, choosable
 from ratebound.policy.match.conditions import Match
@@ -31,7 +31,9 @@ CompiledSource = IdentityKind | Callable[[RequestView], Any]
 
 MAX_LOWERED = 1024  # plans of a rule
 MAX_OVERRIDDEN = 1024  # texts of operators' overrides for a rule
-SHADOW = "shadow"  # the failure mode of a shadow's limits: a storage that fails must neither deny nor raise there
+SHADOW: Final = (
+    "shadow"  # the failure mode of a shadow's limits: a storage that fails must neither deny nor raise there
+)
 
 
 class CompiledRule:
@@ -64,7 +66,7 @@ class CompiledRule:
         rule: Rule,
         order: int,
         by: Alternatives,
-        failure: str,
+        failure: Failure,
         counter_windows: frozenset[Window],
         penalty: Limit | None = None,
         sources: Mapping[str, CompiledSource] | None = None,
@@ -73,7 +75,7 @@ class CompiledRule:
         self.match = rule.match
         self.order = order
         self.by = by
-        self.failure = SHADOW if rule.mode == "shadow" else failure
+        self.failure: Failure | Literal["shadow"] = SHADOW if rule.mode == "shadow" else failure
         self.counter_windows = counter_windows
         self.lowered_plans: dict[tuple[int, int, int], tuple[Plan, Plan]] = {}  # by identity of a plan, step, cost
         self.operator_plans: dict[str, Plan | None] = {}  # by the text of an operator's override
@@ -322,7 +324,7 @@ def plan_of(plans: Mapping[str, Plan], tier: str | None, default_tier: str | Non
     return next(iter(plans.values()))
 
 
-def with_failure(plan: Plan, failure: str) -> Plan:
+def with_failure(plan: Plan, failure: Failure | Literal["shadow"]) -> Plan:
     """Return a plan whose limits take this failure mode, unless they have one of their own. The limits of a shadow are
     always open, and have no penalties."""
     if failure == SHADOW:
@@ -339,7 +341,7 @@ def without_penalties(plan: Plan) -> Plan:
     return tuple(limit for limit in plan if not limit.is_penalty) or "unlimited"
 
 
-def with_failure_cached(plan: Plan, failure: str) -> Plan:
+def with_failure_cached(plan: Plan, failure: Failure | Literal["shadow"]) -> Plan:
     """Return `with_failure`, remembered for limits that are made during a request."""
     return plan if isinstance(plan, str) else _remembered(plan, tuple(map(_not_compared, plan)), failure)
 
@@ -349,11 +351,11 @@ _not_compared = attrgetter("failure", "warn", "slice", "deny_cache")
 
 
 @lru_cache(maxsize=4096)
-def _remembered(plan: Plan, not_compared: tuple[Any, ...], failure: str) -> Plan:
+def _remembered(plan: Plan, not_compared: tuple[Any, ...], failure: Failure | Literal["shadow"]) -> Plan:
     return with_failure(plan, failure)
 
 
-def _fallen(limit: Limit, failure: str) -> Limit:
+def _fallen(limit: Limit, failure: Failure) -> Limit:
     return limit if limit.failure == failure else replace(limit, failure=failure, large=True)
 
 

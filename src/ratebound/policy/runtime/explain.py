@@ -19,18 +19,36 @@ T = TypeVar("T")
 
 
 class RuleReport(NamedTuple):
-    """One rule of an explanation. `why` says in words why it applies or not; `plan` is what this client is allowed."""
+    """One rule of an explanation.
+
+    Attributes:
+        rule: The rule.
+        applies: True if it applies to the request.
+        why: Why it applies or not, in words.
+        identity: The identity that it counts by.
+        plan: What this client is allowed.
+        cost: What the request costs; None if a function says it.
+    """
 
     rule: Rule
     applies: bool
     why: str
     identity: Identity | None = None
     plan: Plan | None = None
-    cost: int | None = None  # None: a function says
+    cost: int | None = None
 
 
 class Explanation(NamedTuple):
-    """A prediction of a gate's verdict. `kind` is as in Verdict, `paths` are the ways in which the path was read."""
+    """A prediction of a gate's verdict.
+
+    Attributes:
+        kind: How the verdict is found; see `Verdict`.
+        address: The client's address, as far as it can be trusted.
+        source: "peer", or the name of the header that the address came from.
+        tier: The tier of the client.
+        paths: The ways in which the path was read.
+        rules: All rules of the policy, in order.
+    """
 
     kind: str
     address: str
@@ -41,8 +59,22 @@ class Explanation(NamedTuple):
 
 
 def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explanation:
-    """Explain what a policy does with a request at one stage. The storage is not asked; verifiers are called, and the
-    async ones count as having found nobody."""
+    """Explain what a policy does with a request at one stage.
+
+    The storage is not asked; verifiers are called, and the async ones count as having found nobody.
+
+    Args:
+        policy: The policy.
+        request: The request.
+        stage: `"early"` or `"late"`.
+
+    Examples:
+        >>> from ratebound.policy import Match, Policy, RequestView, Rule, explain
+        >>> policy = Policy(rules=[Rule("login", "5/minute", Match(paths=["/login"]))])
+        >>> report = explain(policy, RequestView("GET", "/orders", user="42")).rules[0]
+        >>> report.applies
+        False
+    """
     return explain_compiled(CompiledPolicy(policy), request, stage)
 
 

@@ -353,14 +353,35 @@ class _PolicyGate:
 
 
 class Gate(_PolicyGate):
-    """A policy at work, for threads: `Gate(load_policy("policy.yaml")).decide(request)`.
+    """A policy at work, for threads.
 
-    `policy` is a Policy, a PolicyFile, a PolicyUrl, or a dict with the keys of a file.
+    With a PolicyFile, a file that changes is in force soon after. As a context manager it closes its storage at the
+    end.
 
-    `storage` stands in for the policy's own: a URL, a storage, or a client of redis-py. With a PolicyFile, a file that
-    changes is in force soon after. `max_delay` is how long, in seconds or as a timedelta, a leaky bucket may hold a
-    request back: one that would have to wait longer is refused, and charged nothing. Without `max_delay` there is no
-    bound. `listeners` receive every decision, shadow (see events) and verdict (Judged).
+    Args:
+        policy: A Policy, a PolicyFile, a PolicyUrl, or a dict with the keys of a file.
+        storage: A URL, a storage, or a client of redis-py, in place of the policy's own.
+        deadline: The longest time that a decision may take with the storage: seconds or a timedelta. None means the
+            storage's own timeout, or 0.25 seconds.
+        workers: The number of processes that share the limits, for the share of each while the storage is out of reach.
+            None means the server's number, or 1.
+        max_delay: The longest time for which a leaky bucket may hold a request back: seconds or a timedelta. A request
+            that would wait longer is refused, and charged nothing. None means no bound.
+        listeners: Functions of one event that receive every decision, shadow and verdict; see `ratebound.events` and
+            `Judged`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: The policy or the storage is something else than expected.
+        ValueError: A URL or a duration cannot be read.
+
+    Examples:
+        >>> from ratebound.policy import Gate, Match, Policy, RequestView, Rule
+        >>> policy = Policy(rules=[Rule("login", "1/minute", Match(paths=["/login"]), by="address")])
+        >>> gate = Gate(policy)
+        >>> request = RequestView("POST", "/login", peer="203.0.113.7")
+        >>> gate.decide(request).allowed, gate.decide(request).allowed
+        (True, False)
     """
 
     def __init__(
@@ -393,12 +414,30 @@ class Gate(_PolicyGate):
         self._operators = measures_in(storage, self._decider.fast_path, self._decider.forget_local)
 
     def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
-        """Decide over all rules that match. Early and late rules are two decisions: the early ones are asked first, and
-        if they refuse, that is the verdict; else what they said is its `earlier`. If the late ones refuse, the charge
-        of the early ones stays, and their slots are released.
+        """Decide over all rules that match.
 
-        With a `stage` only its rules are asked: `early` before authentication, and `late` after it. A request that has
-        passed `early` by itself is not asked again.
+        Early and late rules are two decisions: the early ones are asked first, and if they refuse, that is the verdict;
+        else what they said is its `earlier`. If the late ones refuse, the charge of the early ones stays, and their
+        slots are released. A request that has passed `early` by itself is not asked again.
+
+        Args:
+            request: The request.
+            stage: `"early"` for the rules before authentication, `"late"` for those after it. None decides both, one
+                after the other.
+
+        Returns:
+            The verdict. It is true if the request may proceed.
+
+        Raises:
+            StorageError: The storage could not answer and the failure mode of a limit is `"raise"`.
+            ValueError: The stage is unknown.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+            >>> verdict = gate.decide(RequestView("GET", "/orders", user="42"))
+            >>> verdict.kind, verdict.rule.name, verdict.identity.key, verdict.decision.remaining
+            ('limited', 'api', 'user:42', 99)
         """
         compiled = self._source.current()
         if stage is not None or not compiled.asks_early(request):
@@ -419,11 +458,33 @@ class Gate(_PolicyGate):
         """Renew the slots of a verdict until `release` or `undo`, or until the returned objects are gone.
 
         Without this, slots end with their lease.
+
+        Args:
+            verdict: The verdict of `decide`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("reports", "2 concurrent")]))
+            >>> verdict = gate.decide(RequestView("GET", "/reports", user="42"))
+            >>> holding = gate.hold(verdict)
+            >>> gate.release(verdict)
         """
         return [self._decider.hold(decision) for decision in verdict.holding]
 
     def release(self, *verdicts: Verdict) -> None:
-        """Release the slots of all of these verdicts, those of rules in shadow included. Can be repeated."""
+        """Release the slots of all of these verdicts, those of rules in shadow included. Can be repeated.
+
+        Args:
+            *verdicts: Verdicts of `decide`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("reports", "1 concurrent")]))
+            >>> request = RequestView("GET", "/reports", user="42")
+            >>> gate.release(gate.decide(request))
+            >>> gate.decide(request).allowed
+            True
+        """
         for decision in [decision for verdict in verdicts for decision in verdict.holding]:
             self._decider.release(decision)
 
@@ -431,6 +492,17 @@ class Gate(_PolicyGate):
         """Undo these verdicts: refund what they were charged, also by rules in shadow, and release their slots.
 
         What was settled before stays charged.
+
+        Args:
+            *verdicts: Verdicts of `decide`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "1/hour")]))
+            >>> request = RequestView("GET", "/orders", user="42")
+            >>> gate.undo(gate.decide(request))
+            >>> gate.decide(request).allowed
+            True
         """
         for decision in [decision for verdict in verdicts for decision in verdict.decisions]:
             if decision.final:
@@ -439,9 +511,27 @@ class Gate(_PolicyGate):
                 self._decider.undo(decision)
 
     def settle(self, verdict: Verdict, *, cost: int | Sequence[int], strike: bool | Sequence[bool] = False) -> Verdict:
-        """Make an allowed verdict have cost `cost`, one for all its rules or one for each; see `Limiter.settle`.
+        """Make an allowed verdict have cost another amount than it was charged; see `Limiter.settle`.
 
-        `strike` is True, for all its rules or for each, if the result is a strike of the rule's penalties.
+        Args:
+            verdict: The verdict of `decide`.
+            cost: What it has cost in fact, 0 or more: one number for all its rules, or one for each.
+            strike: True if the result is a strike of the rule's penalties: for all its rules, or for each.
+
+        Returns:
+            The verdict with the decision as it stands then.
+
+        Raises:
+            ValueError: The decision was settled already.
+            InvalidCost: A cost is not a whole number from 0 to 10**12.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("tokens", "1000/minute", cost=500)]))
+            >>> verdict = gate.decide(RequestView("POST", "/chat", user="42"))
+            >>> gate.settle(verdict, cost=120).decision.remaining
+            880
         """
         decision = verdict.decision
         if decision is None:
@@ -450,7 +540,16 @@ class Gate(_PolicyGate):
         return verdict if settled is decision else verdict.with_decision(settled)
 
     def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
-        """Settle allowed decisions of one request in one trip, and return them as they stand then."""
+        """Settle allowed decisions of one request in one trip, and return them as they stand then.
+
+        Args:
+            settlements: Allowed decisions, with their costs and strikes.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> Gate(Policy(rules=[Rule("api", "100/minute")])).settle_each([])
+            []
+        """
         return self._decider.settle_each(settlements)
 
     def usage(
@@ -458,10 +557,24 @@ class Gate(_PolicyGate):
     ) -> list[Usage]:
         """Return what the client of a request has used of each limit that applies to the request. Charges nothing.
 
-        With `all_rules` it is every limit that counts this client, whatever the path, method, host or headers of the
-        request. Then limits that all clients share are left out, and those of rules that count by a function of their
-        own, which may look at the name of another client. Shadows are always left out. `rules` are the compiled rules
-        to look at, instead of the policy's.
+        Rules in shadow are always left out.
+
+        Args:
+            request: The request.
+            all_rules: True for every limit that counts this client, whatever the path, method, host or headers of the
+                request. Limits that all clients share, and those of rules that count by a function, are left out then.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+            >>> request = RequestView("GET", "/orders", user="42")
+            >>> verdict = gate.decide(request)
+            >>> [(usage.rule, usage.used, usage.quota) for usage in gate.usage(request)]
+            [('api', 1, 100)]
         """
         return self.read_usage(self._deliberate(self._usage_flow(request, all_rules, rules, self._measures())))
 
@@ -473,15 +586,28 @@ class Gate(_PolicyGate):
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
-        """Return what a client has used of each limit that counts it: `gate.usage_of("user:42")`.
+        """Return what a client has used of each limit that counts it.
 
-        `identity` is spelled as in the lists of a policy: "user:42", "203.0.113.7", "api-key:acme", "jwt:sub:42".
-        "prefix:203.0.113.7" is the prefix of an address, and "global" all clients together. A rule that counts by
-        several identities takes a list: ["user:42", "203.0.113.7"].
+        "prefix:203.0.113.7" is the prefix of an address, "jwt:sub:42" a claim, and "global" all clients together. The
+        limits are those of the client's override or of its tier.
 
-        The limits are those of the client's override or of its tier: the one that the policy's lists give it, else
-        `tier`, else the default. `rule` is the only rule to look at. Raises ValueError if no rule counts by the
-        identity.
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+            >>> verdict = gate.decide(RequestView("GET", "/orders", user="42"))
+            >>> [(usage.rule, usage.used) for usage in gate.usage_of("user:42")]
+            [('api', 1)]
         """
         return self.read_usage(self._client_limits(identity, tier, rule, rules, self._measures()).usage())
 
@@ -494,11 +620,27 @@ class Gate(_PolicyGate):
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas: those of all rules that count by
-        this identity, or of one `rule`. Return the usage of these rules after that. See `usage_of` for the names.
+        """Add units to what a client may use in the present windows of its quotas, and return the usage after that.
 
-        Raises ValueError if no rule counts by the identity, InvalidLimit if none has a quota, and StorageError, in
-        every failure mode, when the storage could not be told.
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            units: The units to add: a whole number from 1 to 10**12.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+            InvalidLimit: None of the rules has a quota.
+            InvalidCost: The units are not a whole number from 1 to 10**12.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> gate = Gate(Policy(rules=[Rule("plan", "100/calendar-month")]))
+            >>> gate.grant("user:42", 50)[0].quota
+            150
         """
         limits = self._client_limits(identity, tier, rule, rules, self._measures())
         self._decider.force_or_raise(limits.granting(units))
@@ -511,12 +653,24 @@ class Gate(_PolicyGate):
         rule: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> None:
-        """Forget what a client has spent of the limits of all rules that count by this identity, or of one `rule`: in
-        all tiers and overrides. See `usage_of` for the names.
+        """Forget what a client has spent of the limits of rules that count by it, in all tiers and overrides.
 
         Limits that a function returns are forgotten only if another limit of the rule has the same period and
-        algorithm. Raises ValueError if no rule counts by the identity, and StorageError, in every failure mode, when
-        the storage could not be told.
+        algorithm.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> Gate(Policy(rules=[Rule("api", "100/minute")])).reset("user:42")
         """
         self._decider.reset(self._client_limits(identity, None, rule, rules, self._measures()).spent())
 
@@ -527,11 +681,26 @@ class Gate(_PolicyGate):
         rule: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Holder]:
-        """Return the slots that a client holds now, in all processes: those of all rules that count by this identity,
-        or of one `rule`. See `usage_of` for the names. Slots of rules in shadow are left out.
+        """Return the slots that a client holds now, in all processes. Slots of rules in shadow are left out.
 
-        Raises ValueError if no rule counts by the identity. While the storage is out of reach, return the slots that
-        this process granted alone, or raise StorageError if the failure mode of the limit is "raise".
+        While the storage is out of reach, return the slots that this process granted alone.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("reports", "2 concurrent")]))
+            >>> verdict = gate.decide(RequestView("GET", "/reports", user="42"))
+            >>> len(gate.holders("user:42"))
+            1
         """
         found: list[Holder] = []
         for key, limits in self._client_limits(identity, None, rule, rules, self._measures()).slots():
@@ -539,29 +708,58 @@ class Gate(_PolicyGate):
         return found
 
     def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
-        """Block a client before any rule, in all processes on this storage: `gate.block("203.0.113.7", "1 hour")`.
+        """Block a client before any rule, in all processes on this storage. Other processes apply the block within a
+        second.
 
-        `client` is written as in the `block` list of a policy: an address, a range, or an identity like "user:42".
-        `for_` is a time in seconds, a timedelta, or text like "1 hour"; without it the block lasts until `unblock`. A
-        client that is blocked already gets the new time and reason. `reason` is one line for operators: clients never
-        see it. `by` is the name of the operator, for the audit log. Other processes apply the block within a second.
+        A client that is blocked already gets the new time and reason. At most 10 000 clients are blocked.
 
-        Raises ValueError if the client, the time or a text is invalid, or if 10 000 clients are blocked; TypeError if
-        the storage keeps no shared documents; StorageError, in every failure mode, if it could not be told.
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+            >>> block = gate.block("203.0.113.7", "1 hour", "scraping", by="alice")
+            >>> gate.decide(RequestView("GET", "/", peer="203.0.113.7")).kind
+            'block'
         """
         return run(self._blocking(self._decider, client, for_, reason, by))
 
     def unblock(self, client: str, *, by: str = "") -> bool:
-        """End the block of a client, which is written as for `block`. Return False if it was not blocked.
+        """End the block of a client. Return False if it was not blocked.
 
-        Raises like `block`.
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> Gate(Policy(rules=[Rule("api", "100/minute")])).unblock("203.0.113.7", by="alice")
+            False
         """
         return run(removing_block(self._decider.storage, client, self._written(self._decider), by))
 
     def blocks(self) -> list[Block]:
         """Return all blocks that operators have set and that hold now, from the storage itself, the oldest first.
 
-        Raises TypeError if the storage keeps no shared documents, and StorageError if it is out of reach.
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage is out of reach.
         """
         return run(listing_entries(self._decider.storage, BLOCKS))
 
@@ -577,24 +775,58 @@ class Gate(_PolicyGate):
         by: str = "",
         known: Iterable[CompiledRule] | None = None,
     ) -> ClientOverride:
-        """Give a client other limits or another tier, in all processes on this storage:
-        `gate.override("user:42", limits="1000/minute", for_="1 day")`.
+        """Give a client other limits or another tier, in all processes on this storage.
 
-        `limits` are text as in a rule, also 'deny' or 'unlimited'. They are for these `rules`, or for all rules. They
-        win over the overrides of the policy. Limits without an algorithm take that of the rule, so that the client
-        keeps its count where the period is the same. A second override for the same client and the same rules takes the
-        place of the first. `client`, `for_`, `reason` and `by` are as for `block`. `known` are the compiled rules that
-        the override may name, instead of the policy's.
+        They win over the overrides of the policy. A second override for the same client and the same rules takes the
+        place of the first.
 
-        Raises ValueError, besides the reasons of `block`, if a rule or a tier does not exist, or if one of the rules
-        cannot have these limits.
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            limits: Text as in a rule, also `"deny"` or `"unlimited"`. Limits without an algorithm take that of the
+                rule, so that the client keeps its count where the period is the same.
+            tier: The other tier, in place of limits.
+            rules: The names of the rules that get the limits. Empty means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+            known: The compiled rules to choose from, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The client, the time or a text is invalid, a rule or a tier does not exist, or a rule cannot
+                have these limits.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+            >>> override = gate.override("user:42", limits="1000/minute", for_="1 day", by="alice")
+            >>> gate.decide(RequestView("GET", "/orders", user="42")).decision.remaining
+            999
         """
         given, more = (limits, tier, rules), (for_, reason, by)
         return run(self._overriding(self._decider, client, given, more, known))
 
     def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
-        """End the override of a client for exactly these rules, or the one for all rules. Return False if there is
-        none. Raises like `block`."""
+        """End the override of a client for exactly these rules, or the one for all rules. Return False without one.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            rules: The names of the rules, exactly as the override has them. Empty means the override for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> Gate(Policy(rules=[Rule("api", "100/minute")])).remove_override("user:42", by="alice")
+            False
+        """
         return run(removing_override(self._decider.storage, client, rules, self._written(self._decider), by))
 
     def overrides(self) -> list[ClientOverride]:
@@ -611,20 +843,52 @@ class Gate(_PolicyGate):
         by: str = "",
         known: Iterable[CompiledRule] | None = None,
     ) -> RuleSwitch:
-        """Switch a rule, or all rules without `rule`, in all processes on this storage:
-        `gate.set_switch("shadow", rule="search")`.
+        """Switch a rule, or all rules, in all processes on this storage.
 
-        `state` is 'on' (enforce it, also if the policy has it in shadow), 'off' (it asks nothing, but still matches),
-        'shadow', or 'candidate' (enforce its candidate limits; see `promote`). All rules can be 'on', 'off' or
-        'shadow', which takes the place of the policy's own `switch`; the gate's `switch` wins over both. `for_`,
-        `reason` and `by` are as for `block`. `known` are the compiled rules to choose from, instead of the policy's.
+        The switch for all rules takes the place of the policy's own `switch`; the gate's `switch` wins over both.
 
-        Raises ValueError, besides the reasons of `block`, if the rule does not exist or has no candidate.
+        Args:
+            state: `"on"` enforces the rule, also if the policy has it in shadow; `"off"` asks nothing, but the rule
+                still matches; `"shadow"`; or `"candidate"` enforces its candidate limits. All rules can be on, off or
+                shadow.
+            rule: The name of the rule. None means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+            known: The compiled rules to choose from, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The state, the time or a text is invalid, or the rule does not exist or has no candidate.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("search", "1/hour")]))
+            >>> switch = gate.set_switch("shadow", rule="search", for_="10 minutes", by="alice")
+            >>> request = RequestView("GET", "/search", user="42")
+            >>> gate.decide(request).allowed, gate.decide(request).allowed
+            (True, True)
         """
         return run(self._switching(self._decider, state, rule, (for_, reason, by), known))
 
     def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
-        """End the switch of a rule, or the one for all rules. Return False if there is none. Raises like `block`."""
+        """End the switch of a rule, or the one for all rules. Return False if there is none.
+
+        Args:
+            rule: The name of the rule. None means the switch for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> Gate(Policy(rules=[Rule("search", "1/hour")])).remove_switch("search", by="alice")
+            False
+        """
         return run(removing_switch(self._decider.storage, rule, self._written(self._decider), by))
 
     def switches(self) -> list[RuleSwitch]:
@@ -644,6 +908,24 @@ class Gate(_PolicyGate):
 
         A rule in shadow that has no candidate is switched on. The promotion of a candidate has no effect once the
         policy gives the rule another one.
+
+        Args:
+            rule: The name of the rule.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+            known: The compiled rules to choose from, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The time or a text is invalid, or the rule does not exist or has nothing to promote.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute", candidate="50/minute")]))
+            >>> gate.promote("api", by="alice").state
+            'candidate'
         """
         state = self._promoted(rule, known)
         return self.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
@@ -653,7 +935,25 @@ class Gate(_PolicyGate):
         return run(listing_changes(self._decider.storage, DOCUMENTS))
 
     def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
-        """Note in the audit log what an operator has done besides blocks, overrides and switches. Return the change."""
+        """Note in the audit log what an operator has done besides blocks, overrides and switches. Return the change.
+
+        Args:
+            action: What was done, in one word.
+            target: The client or the rule.
+            detail: The rest, in words.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: A text is invalid.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+            >>> gate.record("refund", "user:42", "500 units after ticket 17", by="alice").action
+            'refund'
+        """
         return run(recording(self._decider.storage, action, target, detail, by, self._written(self._decider)))
 
     def operators_name_users(self) -> bool:
@@ -679,7 +979,16 @@ class Gate(_PolicyGate):
         return self._known_measures()
 
     def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
-        """Return the usage that asks show, from one trip to the storage for every 100 of them."""
+        """Return the usage that asks show, from one trip to the storage for every 100 of them.
+
+        Args:
+            asks: The names of rules, and what each is asked.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, Rule
+            >>> Gate(Policy(rules=[Rule("api", "100/minute")])).read_usage([])
+            []
+        """
         answers: list[Sequence[Row]] = []
         for part in in_parts([(ask,) for _, ask in asks]):
             answers += self._decider.evaluate(part, "peek")
@@ -696,7 +1005,19 @@ class Gate(_PolicyGate):
         self.close()
 
     def decide_by(self, compiled: CompiledPolicy, request: RequestView, stage: str) -> Verdict:
-        """Decide one stage, by the policy in force or by one that has more rules than it."""
+        """Decide one stage, by the policy in force or by one that has more rules than it.
+
+        Args:
+            compiled: A compiled policy.
+            request: The request.
+            stage: `"early"` or `"late"`.
+
+        Examples:
+            >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+            >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+            >>> gate.decide_by(gate.in_force(), RequestView("GET", "/orders", user="42"), "late").allowed
+            True
+        """
         decider = self._decider
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch
@@ -752,7 +1073,33 @@ class Gate(_PolicyGate):
 
 
 class AsyncGate(_PolicyGate):
-    """A policy at work, for tasks: the names of `Gate`, with await. Functions of the policy may be async."""
+    """A policy at work, for tasks: the names of `Gate`, with await. Functions of the policy may be async.
+
+    Args:
+        policy: A Policy, a PolicyFile, a PolicyUrl, or a dict with the keys of a file.
+        storage: A URL, a storage, or a client of redis-py, in place of the policy's own.
+        deadline: The longest time that a decision may take with the storage: seconds or a timedelta. None means the
+            storage's own timeout, or 0.25 seconds.
+        workers: The number of processes that share the limits, for the share of each while the storage is out of reach.
+            None means the server's number, or 1.
+        max_delay: The longest time for which a leaky bucket may hold a request back: seconds or a timedelta. A request
+            that would wait longer is refused, and charged nothing. None means no bound.
+        listeners: Functions of one event that receive every decision, shadow and verdict; see `ratebound.events` and
+            `Judged`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: The policy or the storage is something else than expected.
+        ValueError: A URL or a duration cannot be read.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound.policy import AsyncGate, Policy, RequestView, Rule
+        >>> gate = AsyncGate(Policy(rules=[Rule("api", "100/minute")]))
+        >>> verdict = asyncio.run(gate.decide(RequestView("GET", "/orders", user="42")))
+        >>> verdict.allowed, verdict.decision.remaining
+        (True, 99)
+    """
 
     def __init__(
         self,
@@ -783,7 +1130,20 @@ class AsyncGate(_PolicyGate):
         self._operators = measures_in(storage, self._decider.fast_path, self._decider.forget_local)
 
     async def decide(self, request: RequestView, stage: Stage | None = None) -> Verdict:
-        """Decide over all rules that match; see `Gate.decide`."""
+        """Decide over all rules that match; see `Gate.decide`.
+
+        Args:
+            request: The request.
+            stage: `"early"` for the rules before authentication, `"late"` for those after it. None decides both, one
+                after the other.
+
+        Returns:
+            The verdict. It is true if the request may proceed.
+
+        Raises:
+            StorageError: The storage could not answer and the failure mode of a limit is `"raise"`.
+            ValueError: The stage is unknown.
+        """
         compiled = self._source.current()
         if stage is not None or not compiled.asks_early(request):
             return await self.decide_by(compiled, request, checked_stage(stage or "late"))
@@ -804,6 +1164,9 @@ class AsyncGate(_PolicyGate):
 
         Memory never pauses, unless a function of the policy has to be awaited. Shared memory pauses where more than one
         plain limit applies, or if another process holds a lock. Redis always does.
+
+        Args:
+            request: The request.
         """
         verdict = self._decide_straight(request)
         if verdict is None and self._decider.at_once is not None and not self._source.compiled.may_await:
@@ -846,17 +1209,29 @@ class AsyncGate(_PolicyGate):
         return verdict
 
     def hold(self, verdict: Verdict) -> list[object]:
-        """Renew the slots of a verdict; see `Gate.hold`. It is not awaited."""
+        """Renew the slots of a verdict; see `Gate.hold`. It is not awaited.
+
+        Args:
+            verdict: The verdict of `decide`.
+        """
         return [self._decider.hold(decision) for decision in verdict.holding]
 
     async def release(self, *verdicts: Verdict) -> None:
-        """Release the slots of verdicts, also if the caller is cancelled meanwhile; see `Gate.release`."""
+        """Release the slots of verdicts, also if the caller is cancelled meanwhile; see `Gate.release`.
+
+        Args:
+            *verdicts: Verdicts of `decide`.
+        """
         held = [decision for verdict in verdicts for decision in verdict.holding]
         if held:
             await uncancelled(_release(self._decider, held))
 
     async def undo(self, *verdicts: Verdict) -> None:
-        """Undo verdicts, also if the caller is cancelled meanwhile; see `Gate.undo`."""
+        """Undo verdicts, also if the caller is cancelled meanwhile; see `Gate.undo`.
+
+        Args:
+            *verdicts: Verdicts of `decide`.
+        """
         made = [decision for verdict in verdicts for decision in verdict.decisions]
         if made:
             await uncancelled(_undo(self._decider, made))
@@ -864,7 +1239,13 @@ class AsyncGate(_PolicyGate):
     async def settle(
         self, verdict: Verdict, *, cost: int | Sequence[int], strike: bool | Sequence[bool] = False
     ) -> Verdict:
-        """Make an allowed verdict have cost `cost`; see `Gate.settle`."""
+        """Make an allowed verdict have cost `cost`; see `Gate.settle`.
+
+        Args:
+            verdict: The verdict of `decide`.
+            cost: What it has cost in fact, 0 or more: one number for all its rules, or one for each.
+            strike: True if the result is a strike of the rule's penalties: for all its rules, or for each.
+        """
         decision = verdict.decision
         if decision is None:
             return verdict
@@ -872,13 +1253,24 @@ class AsyncGate(_PolicyGate):
         return verdict if settled is decision else verdict.with_decision(settled)
 
     async def settle_each(self, settlements: Sequence[Settlement]) -> list[Decision]:
-        """Settle decisions, also if the caller is cancelled meanwhile; see `Gate.settle_each`."""
+        """Settle decisions, also if the caller is cancelled meanwhile; see `Gate.settle_each`.
+
+        Args:
+            settlements: Allowed decisions, with their costs and strikes.
+        """
         return await uncancelled(self._decider.settle_each(settlements))
 
     async def usage(
         self, request: RequestView, *, all_rules: bool = False, rules: Sequence[CompiledRule] | None = None
     ) -> list[Usage]:
-        """Return what the client of a request has used of each limit; see `Gate.usage`."""
+        """Return what the client of a request has used of each limit; see `Gate.usage`.
+
+        Args:
+            request: The request.
+            all_rules: True for every limit that counts this client, whatever the path, method, host or headers of the
+                request. Limits that all clients share, and those of rules that count by a function, are left out then.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+        """
         flow = self._usage_flow(request, all_rules, rules, await self._measures())
         return await self.read_usage(await self._deliberate(flow))
 
@@ -890,7 +1282,19 @@ class AsyncGate(_PolicyGate):
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
-        """Return what a client has used of each limit that counts it; see `Gate.usage_of`."""
+        """Return what a client has used of each limit that counts it; see `Gate.usage_of`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         return await self.read_usage(self._client_limits(identity, tier, rule, rules, await self._measures()).usage())
 
     async def grant(
@@ -902,7 +1306,22 @@ class AsyncGate(_PolicyGate):
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            units: The units to add: a whole number from 1 to 10**12.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+            InvalidLimit: None of the rules has a quota.
+            InvalidCost: The units are not a whole number from 1 to 10**12.
+        """
         limits = self._client_limits(identity, tier, rule, rules, await self._measures())
         await self._decider.force_or_raise(limits.granting(units))
         return await self.read_usage(limits.usage())
@@ -914,7 +1333,18 @@ class AsyncGate(_PolicyGate):
         rule: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> None:
-        """Forget what a client has spent; see `Gate.reset`."""
+        """Forget what a client has spent; see `Gate.reset`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         await self._decider.reset(self._client_limits(identity, None, rule, rules, await self._measures()).spent())
 
     async def holders(
@@ -924,18 +1354,53 @@ class AsyncGate(_PolicyGate):
         rule: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Holder]:
-        """Return the slots that a client holds now; see `Gate.holders`."""
+        """Return the slots that a client holds now; see `Gate.holders`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            rules: The compiled rules to look at, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         found: list[Holder] = []
         for key, limits in self._client_limits(identity, None, rule, rules, await self._measures()).slots():
             found += await self._decider.holders(key, limits)
         return found
 
     async def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
-        """Block a client before any rule; see `Gate.block`."""
+        """Block a client before any rule; see `Gate.block`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await run_async(self._blocking(self._decider, client, for_, reason, by))
 
     async def unblock(self, client: str, *, by: str = "") -> bool:
-        """End the block of a client; see `Gate.unblock`."""
+        """End the block of a client; see `Gate.unblock`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await run_async(removing_block(self._decider.storage, client, self._written(self._decider), by))
 
     async def blocks(self) -> list[Block]:
@@ -954,12 +1419,43 @@ class AsyncGate(_PolicyGate):
         by: str = "",
         known: Iterable[CompiledRule] | None = None,
     ) -> ClientOverride:
-        """Give a client other limits or another tier; see `Gate.override`."""
+        """Give a client other limits or another tier; see `Gate.override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            limits: Text as in a rule, also `"deny"` or `"unlimited"`. Limits without an algorithm take that of the
+                rule, so that the client keeps its count where the period is the same.
+            tier: The other tier, in place of limits.
+            rules: The names of the rules that get the limits. Empty means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+            known: The compiled rules to choose from, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The client, the time or a text is invalid, a rule or a tier does not exist, or a rule cannot
+                have these limits.
+        """
         given, more = (limits, tier, rules), (for_, reason, by)
         return await run_async(self._overriding(self._decider, client, given, more, known))
 
     async def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
-        """End the override of a client; see `Gate.remove_override`."""
+        """End the override of a client; see `Gate.remove_override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            rules: The names of the rules, exactly as the override has them. Empty means the override for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await run_async(
             removing_override(self._decider.storage, client, rules, self._written(self._decider), by)
         )
@@ -978,11 +1474,37 @@ class AsyncGate(_PolicyGate):
         by: str = "",
         known: Iterable[CompiledRule] | None = None,
     ) -> RuleSwitch:
-        """Switch a rule, or all rules; see `Gate.set_switch`."""
+        """Switch a rule, or all rules; see `Gate.set_switch`.
+
+        Args:
+            state: `"on"` enforces the rule, also if the policy has it in shadow; `"off"` asks nothing, but the rule
+                still matches; `"shadow"`; or `"candidate"` enforces its candidate limits. All rules can be on, off or
+                shadow.
+            rule: The name of the rule. None means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+            known: The compiled rules to choose from, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The state, the time or a text is invalid, or the rule does not exist or has no candidate.
+        """
         return await run_async(self._switching(self._decider, state, rule, (for_, reason, by), known))
 
     async def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
-        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`.
+
+        Args:
+            rule: The name of the rule. None means the switch for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return await run_async(removing_switch(self._decider.storage, rule, self._written(self._decider), by))
 
     async def switches(self) -> list[RuleSwitch]:
@@ -998,7 +1520,20 @@ class AsyncGate(_PolicyGate):
         by: str = "",
         known: Iterable[CompiledRule] | None = None,
     ) -> RuleSwitch:
-        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`.
+
+        Args:
+            rule: The name of the rule.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+            known: The compiled rules to choose from, in place of the policy's. Adapters for web frameworks use it.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The time or a text is invalid, or the rule does not exist or has nothing to promote.
+        """
         state = self._promoted(rule, known)
         return await self.set_switch(state, rule=rule, for_=for_, reason=reason, by=by, known=known)
 
@@ -1007,7 +1542,14 @@ class AsyncGate(_PolicyGate):
         return await run_async(listing_changes(self._decider.storage, DOCUMENTS))
 
     async def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
-        """Note in the audit log what an operator has done; see `Gate.record`."""
+        """Note in the audit log what an operator has done; see `Gate.record`.
+
+        Args:
+            action: What was done, in one word.
+            target: The client or the rule.
+            detail: The rest, in words.
+            by: The name of the operator, for the audit log.
+        """
         return await run_async(
             recording(self._decider.storage, action, target, detail, by, self._written(self._decider))
         )
@@ -1045,7 +1587,11 @@ class AsyncGate(_PolicyGate):
         return self._known_measures()
 
     async def read_usage(self, asks: Sequence[RuleAsk]) -> list[Usage]:
-        """Return the usage that asks show; see `Gate.read_usage`."""
+        """Return the usage that asks show; see `Gate.read_usage`.
+
+        Args:
+            asks: The names of rules, and what each is asked.
+        """
         answers: list[Sequence[Row]] = []
         for part in in_parts([(ask,) for _, ask in asks]):
             answers += await self._decider.evaluate(part, "peek")
@@ -1062,7 +1608,13 @@ class AsyncGate(_PolicyGate):
         await self.close()
 
     async def decide_by(self, compiled: CompiledPolicy, request: RequestView, stage: str) -> Verdict:
-        """Decide one stage; see `Gate.decide_by`."""
+        """Decide one stage; see `Gate.decide_by`.
+
+        Args:
+            compiled: A compiled policy.
+            request: The request.
+            stage: `"early"` or `"late"`.
+        """
         decider = self._decider
         begin = time.perf_counter() if decider.listeners else 0.0
         turned = self._source.switch

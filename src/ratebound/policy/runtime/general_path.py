@@ -286,11 +286,14 @@ class CompiledPolicy:
         """Return the fast path of a stage, if it has one."""
         return self._lines.get(stage)
 
-    def straight(self, request: RequestView, stage: str) -> Asked | MatchedRules | None:
+    def straight(
+        self, request: RequestView, stage: str, matched: MatchedRules | None = None
+    ) -> Asked | MatchedRules | None:
         """Return everything that a verdict is made of but the storage's answer. If `deliberate` must decide, return the
-        rules that apply, or None if they are not known."""
-        line = self._lines.get(stage)
-        matched = None if line is None else line.find(request)
+        rules that apply, or None if they are not known. `matched` are the rules, if the caller knows them."""
+        if matched is None:
+            line = self._lines.get(stage)
+            matched = None if line is None else line.find(request)
         if matched is None or not matched.is_straight:
             return matched
         pressure = self.pressure

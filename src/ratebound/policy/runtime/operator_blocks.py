@@ -26,8 +26,15 @@ MAX_BLOCKS = 10_000
 
 
 class Block(NamedTuple):
-    """A client that an operator has blocked. `until` is None if only `unblock` ends it. `reason` and `by`, the name of
-    the operator, are for operators."""
+    """A client that an operator has blocked.
+
+    Attributes:
+        client: The client, as it was written.
+        since: When it began.
+        until: When it ends; None if only `unblock` ends it.
+        reason: Why, in one line for operators.
+        by: The name of the operator.
+    """
 
     client: str
     since: datetime
@@ -81,7 +88,7 @@ def removing_block(storage: Any, client: object, tell: Tell = None, by: object =
     who = checked_line("by", by, MAX_BY)
 
     def change(draft: DocumentDraft[Block], now: datetime) -> tuple[bool, Change | None]:
-        # A name that cannot be read may be in the document all the same: a person has written it, or a later version.
+        # A name that cannot be read may be in the document anyway: a person has written it, or a later version.
         name = client if any(one.client == client for one in draft.entries) else canonical_client(client)
         others = [one for one in draft.entries if one.client != name]
         if len(others) == len(draft.entries):

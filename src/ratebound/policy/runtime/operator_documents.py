@@ -59,7 +59,15 @@ E = TypeVar("E", bound=OperatorEntry)
 
 
 class Change(NamedTuple):
-    """An entry of the audit log: who did what, and when. `target` is the client or the rule."""
+    """An entry of the audit log: who did what, and when.
+
+    Attributes:
+        at: When it was done.
+        by: Who did it.
+        action: What was done, like `block`.
+        target: The client or the rule.
+        detail: The rest, in words.
+    """
 
     at: datetime
     by: str

@@ -34,8 +34,18 @@ MAX_RULES = 100  # that one override names
 
 
 class ClientOverride(NamedTuple):
-    """Other `limits`, or another `tier`, that an operator has given to a client. `limits` are for these `rules`, or for
-    all rules if there are none. `until` is None if only `remove_override` ends it."""
+    """Other limits, or another tier, that an operator has given to a client.
+
+    Attributes:
+        client: The client, as it was written.
+        limits: The other limits, as text; None if it gives a tier.
+        tier: The other tier; None if it gives limits.
+        rules: The names of the rules that get the limits; empty for all rules.
+        since: When it began.
+        until: When it ends; None if only `remove_override` ends it.
+        reason: Why, in one line for operators.
+        by: The name of the operator.
+    """
 
     client: str
     limits: str | None
@@ -47,7 +57,11 @@ class ClientOverride(NamedTuple):
     by: str = ""
 
     def concerns(self, rule: str) -> bool:
-        """Return True if this override has limits for a rule."""
+        """Return True if this override has limits for a rule.
+
+        Args:
+            rule: The name of a rule.
+        """
         return self.limits is not None and (not self.rules or rule in self.rules)
 
 
@@ -123,7 +137,7 @@ def removing_override(
     names, who = _checked_rules(rules), checked_line("by", by, MAX_BY)
 
     def change(draft: DocumentDraft[ClientOverride], now: datetime) -> tuple[bool, Change | None]:
-        # A name that cannot be read may be in the document all the same: a person has written it, or a later version.
+        # A name that cannot be read may be in the document anyway: a person has written it, or a later version.
         name = client if any(one.client == client for one in draft.entries) else canonical_client(client)
         others = [one for one in draft.entries if not _is_of(one, str(name), names)]
         if len(others) == len(draft.entries):

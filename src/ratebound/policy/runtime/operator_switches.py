@@ -36,9 +36,17 @@ ALL = "all rules"  # the target of a change of the switch for all rules
 
 
 class RuleSwitch(NamedTuple):
-    """A switch that an operator has set for a rule, or for all rules if `rule` is empty. `state` is 'on', 'off',
-    'shadow' or 'candidate'; `candidate` is the text of the candidate limits that were promoted. `until` is None if only
-    `remove_switch` ends it."""
+    """A switch that an operator has set for a rule, or for all rules.
+
+    Attributes:
+        rule: The name of the rule; empty for all rules.
+        state: 'on', 'off', 'shadow' or 'candidate'.
+        since: When it began.
+        until: When it ends; None if only `remove_switch` ends it.
+        reason: Why, in one line for operators.
+        by: The name of the operator.
+        candidate: The text of the candidate limits that were promoted.
+    """
 
     rule: str
     state: str

@@ -37,8 +37,14 @@ def is_secret_header(name: str) -> bool:
 
 
 class PolicyChange(NamedTuple):
-    """One difference between two policies. `where` names the part that differs: 'rule search', 'switch', 'block list'.
-    `starts_anew` is True if counts are lost by it."""
+    """One difference between two policies.
+
+    Attributes:
+        where: The part that differs: 'rule search', 'switch', 'block list'.
+        what: 'added', 'removed' or 'changed'.
+        detail: The difference, in words.
+        starts_anew: True if counts are lost by it.
+    """
 
     where: str
     what: Literal["added", "removed", "changed"]
@@ -69,6 +75,16 @@ def described_changes(old: Policy, new: Policy) -> list[PolicyChange]:
     """Return every difference between two policies, and what starts anew because of them.
 
     A part that is an object and no text, such as a Pressure, counts as changed unless it is the same object.
+
+    Args:
+        old: The policy before.
+        new: The policy after.
+
+    Examples:
+        >>> from ratebound.policy import Policy, Rule, described_changes
+        >>> old, new = Policy(rules=[Rule("api", "100/minute")]), Policy(rules=[Rule("api", "100/hour")])
+        >>> any(change.starts_anew for change in described_changes(old, new))
+        True
     """
     found: list[PolicyChange] = []
     for one in fields(Policy):

@@ -22,15 +22,31 @@ JITTER = 0.1  # of the time between two fetches: the processes of a fleet do not
 
 
 class PolicyUrl:
-    """The policy of a URL, which is fetched again and again: `PolicyUrl("https://config.example.com/policy.yaml")`.
+    """The policy of a URL, which is fetched again and again. It can be used wherever a PolicyFile can.
 
-    It can be used wherever a PolicyFile can. `keep` is the file in which the last good policy is kept, by default one
-    in the user's cache folder; a start without the server uses it. `every` is the time between two fetches, in seconds
-    or as a timedelta; with 0 only `reload` fetches. `functions` are those that the policy may name: it can import none.
     A bearer token is read from the environment variable RATEBOUND_POLICY_TOKEN.
 
-    Raises FetchError or PolicyError if the policy cannot be fetched and there is no copy, and ValueError for a URL that
-    cannot be used.
+    Args:
+        url: The URL of a .yaml, .json or .toml policy.
+        keep: The file in which the last good policy is kept; a start without the server uses it. None means one in the
+            user's cache folder.
+        every: The time between two fetches: seconds or a timedelta. With 0 only `reload` fetches.
+        functions: The functions that the policy calls by name. It can import none.
+        environ: The variables that fill in `${NAME}`. None means `os.environ`.
+        clock: A function that returns seconds and never steps back, for tests.
+
+    Raises:
+        FetchError: The policy cannot be fetched, and there is no copy.
+        PolicyError: The policy is invalid, and there is no copy.
+        ValueError: The URL cannot be used.
+
+    Examples:
+        >>> from ratebound.policy import FetchError, PolicyUrl
+        >>> try:
+        ...     PolicyUrl("http://127.0.0.1:1/policy.yaml", keep="policy.yaml")
+        ... except FetchError as error:
+        ...     print("no server and no copy")
+        no server and no copy
     """
 
     def __init__(
@@ -119,8 +135,12 @@ class PolicyUrl:
         return self._file.format
 
     def read(self) -> Policy:
-        """Fetch the policy and return it, without putting it in force or keeping it. Raises FetchError or
-        PolicyError."""
+        """Fetch the policy and return it, without putting it in force or keeping it.
+
+        Raises:
+            FetchError: The policy cannot be fetched.
+            PolicyError: The policy is invalid. It has every error, with its place.
+        """
         return self._fetched.read()
 
     def renew(self) -> None:

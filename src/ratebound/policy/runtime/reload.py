@@ -60,13 +60,34 @@ class Preparations:
 
 
 class PolicyFile:
-    """The policy of a file, which is read again when the file changes.
+    r"""The policy of a file, which is read again when the file changes.
 
-    `every` is the time between two looks at the file, in seconds or as a timedelta; with 0 only `reload` reads it.
     `error` is what is wrong with the file as it is now, or None if it is in force. The methods of `preparations` are
     called with each new policy in the thread that reads the file. Those of `checks` are called before: if one raises,
-    the new policy cannot be used. `text` is the text of the policy in force. `source`
-    is where `reload` reads: a process that follows another one may read that one's copy, and messages name the file.
+    the new policy cannot be used. `text` is the text of the policy in force. `source` is where `reload` reads: a
+    process that follows another one may read that one's copy, and messages name the file.
+
+    Args:
+        path: A .yaml, .json or .toml file.
+        functions: The functions that the policy calls by name.
+        environ: The variables that fill in `${NAME}`. None means `os.environ`.
+        every: The time between two looks at the file: seconds or a timedelta. With 0 only `reload` reads it.
+        clock: A function that returns seconds and never steps back, for tests.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        ValueError: `every` is negative.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from ratebound.policy import Gate, PolicyFile
+        >>> path = Path("policy.toml")
+        >>> _ = path.write_text('[[rules]]\nname = "api"\nlimits = "100/minute"\n')
+        >>> file = PolicyFile(path)
+        >>> gate = Gate(file)
+        >>> _ = path.write_text('[[rules]]\nname = "api"\nlimits = "50/minute"\n')
+        >>> file.reload(), file.policy.rules[0].limits
+        (True, '50/minute')
     """
 
     def __init__(
@@ -141,7 +162,11 @@ class PolicyFile:
         return SUFFIXES[self.path.suffix.lower()]
 
     def read(self) -> Policy:
-        """Return the policy as it is in the file `path` now, without putting it in force. Raises PolicyError."""
+        """Return the policy as it is in the file `path` now, without putting it in force.
+
+        Raises:
+            PolicyError: The policy is invalid. It has every error, with its place.
+        """
         return self._load(self.path)[0]
 
     def renew(self) -> None:

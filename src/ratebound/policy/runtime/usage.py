@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from ratebound.errors import InvalidLimit
 from ratebound.http.prefix import Address
-from ratebound.limit import Ask, Group, Limit
+from ratebound.limit import Ask, Failure, Group, Limit
 from ratebound.policy.identity.identify import PendingVerification, RequestIdentities, resolve
 from ratebound.policy.identity.named_client import NamedClient, identity_in, read_client
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.match.request_body import UnreadableRequest
 from ratebound.policy.model.policy import Override, Policy
-from ratebound.policy.model.rule import Plan, Rule
+from ratebound.policy.model.rule import DEFAULT, Plan, Rule
 from ratebound.policy.problem import nearest, shown
 from ratebound.policy.runtime.compiled_rules import CompiledRule, plan_of
 from ratebound.policy.runtime.fast_path import readings_of
@@ -150,10 +150,10 @@ class ClientLimits:
         switches = None if measures is None else measures.switches
         self._off: frozenset[str] = frozenset() if switches is None else switches.off
         self._client = read_client(names, policy.kinds)
-        known = {one.rule.name: one for one in rules}
-        if rule is not None and rule not in known:
-            raise ValueError(f"unknown rule {rule!r}: {nearest(rule, known)}")
-        chosen = list(known.values()) if rule is None else [known[rule]]
+        named_rules = {one.rule.name: one for one in rules}
+        if rule is not None and rule not in named_rules:
+            raise ValueError(f"unknown rule {rule!r}: {nearest(rule, named_rules)}")
+        chosen = list(named_rules.values()) if rule is None else [named_rules[rule]]
         counted = [(one, identity_in(one.by, self._client)) for one in chosen]
         self._written = [(one, who) for one, who in counted if who is not None]
         self._counted = [(switched_compiled(one, switches, policy.failure), who) for one, who in self._written]
@@ -166,7 +166,11 @@ class ClientLimits:
         self._overrides = [override for override, _ in policy.overridden.find(keys, address)]
         tiers = [override.tier for override in self._given if override.tier is not None]
         tiers += [override.tier for override in self._overrides if override.tier is not None]
-        self._tier = next(iter([*tiers, *policy.members.find(keys, address)]), tier)
+        known = next(iter([*tiers, *policy.members.find(keys, address)]), tier)
+        self._tier = policy.default_tier if known is None else known
+        by_tier = known is None and any(one.is_by_tier for one, _ in self._counted)
+        # The tier that decides about the limits though nobody has named it; None if there is none.
+        self.assumed_tier = (policy.default_tier or DEFAULT) if by_tier else None
 
     def usage(self) -> list[RuleAsk]:
         """Return the asks that show the usage of the client."""
@@ -176,6 +180,12 @@ class ClientLimits:
             if isinstance(plan, tuple):
                 asks.append(RuleAsk(one.rule.name, usage_ask(who.key, plan)))
         return asks
+
+    @property
+    def other_names(self) -> list[str]:
+        """The clients that may be meant, if a source was named that declares other kinds than its own."""
+        kinds = self._policy.kinds
+        return [f"{kind}:{one.value}" for one in self._client for kind in kinds.returned_by(one.label)]
 
     def slots(self) -> list[tuple[str, tuple[Limit, ...]]]:
         """Return the keys of the client with the limits of slots that it may hold, those in shadow left out."""
@@ -225,7 +235,7 @@ class ClientLimits:
         yield from scopes.values()
 
 
-def switched_compiled(one: CompiledRule, switches: RuleSwitches | None, failure: str) -> CompiledRule:
+def switched_compiled(one: CompiledRule, switches: RuleSwitches | None, failure: Failure) -> CompiledRule:
     """Return a compiled rule as operators have switched it. `failure` is the failure mode of the policy."""
     (rule,) = (one.rule,) if switches is None else switched_rules((one.rule,), switches)
     if rule is one.rule:

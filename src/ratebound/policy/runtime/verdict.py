@@ -13,7 +13,14 @@ from ratebound.slots import slots_of
 
 
 class Shadow(NamedTuple):
-    """The decision that a rule in shadow, or a rule's candidate limits, would have made; None for a plain `deny`."""
+    """The decision that a rule in shadow, or a rule's candidate limits, would have made.
+
+    Attributes:
+        rule: The rule.
+        candidate: True if the rule's candidate limits answered.
+        identity: The identity that was counted.
+        decision: The decision; None for a plain `deny`.
+    """
 
     rule: Rule
     candidate: bool
@@ -44,8 +51,24 @@ class Verdict:
     `kind` says how it was found: `limited` (the storage was asked, see `decision`), `unlimited` (no rule limits this
     client), `unmatched` (no rule matched), `exempt`, `allow`, `block`, `deny`, `off`, or `shed` (the process is
     overloaded). A `block` or `deny` is made without asking for limits, and no wait helps, unless it is an operator's
-    `block` that ends by itself. `earlier` is the verdict of the early stage, if one call decided both. `unreadable` is
-    set for a `deny` because a rule could not read a value of the request: a sentence for the client.
+    `block` that ends by itself. `earlier` is the verdict of the early stage, if one call decided both.
+
+    Args:
+        grounds: What is the same for all requests to which the same rules apply.
+        client: The address of the client.
+        allowed: True if the request may proceed.
+        decision: The decision about the limits; None if none were asked.
+        identities: The identity that each of `asked` counts.
+        shadows: What rules in shadow would have decided.
+        unreadable: For a `deny` because a rule could not read a value of the request: a sentence for the client.
+
+    Examples:
+        >>> from ratebound.policy import Gate, Policy, RequestView, Rule
+        >>> gate = Gate(Policy(rules=[Rule("api", "100/minute")]))
+        >>> verdict = gate.decide(RequestView("GET", "/orders", user="42"))
+        >>> if verdict:
+        ...     print(verdict.kind, verdict.rule.name, verdict.identity.key)
+        limited api user:42
     """
 
     __slots__ = ("allowed", "client", "decision", "earlier", "grounds", "identities", "shadows", "unreadable")
@@ -161,12 +184,20 @@ class Verdict:
         return [decision for decision in self.decisions if decision.allowed and slots_of(decision.asks, -1)]
 
     def after(self, earlier: "Verdict") -> "Verdict":
-        """Set the verdict of the early stage, and return this one."""
+        """Set the verdict of the early stage, and return this one.
+
+        Args:
+            earlier: The verdict of the early stage.
+        """
         self.earlier = earlier
         return self
 
     def with_decision(self, decision: Decision) -> "Verdict":
-        """Return this verdict with the decision that settling has made."""
+        """Return this verdict with the decision that settling has made.
+
+        Args:
+            decision: The decision as it stands after settling.
+        """
         settled = Verdict(self.grounds, self.client, self.allowed, decision, self.identities, self.shadows)
         settled.earlier = self.earlier
         return settled
@@ -181,7 +212,12 @@ class Verdict:
 
 
 class Judged(NamedTuple):
-    """An event that a gate's listeners receive for each verdict, besides `events.Decided` for its decision."""
+    """An event that a gate's listeners receive for each verdict, besides `events.Decided` for its decision.
+
+    Attributes:
+        verdict: The verdict.
+        seconds: The time that it took, including the storage.
+    """
 
     verdict: Verdict
     seconds: float

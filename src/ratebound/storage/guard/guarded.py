@@ -4,7 +4,6 @@ It has a deadline for every call, a breaker for every node, and answers of its o
 writes back the units that it granted meanwhile. Everything except the calls themselves is in guard.py.
 """
 
-import asyncio
 import inspect
 import logging
 import threading
@@ -20,7 +19,8 @@ from ratebound.clock import Clock
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import RateboundError, StorageError
 from ratebound.events import Listener
-from ratebound.limit import Group, Limit, Mode
+from ratebound.late_asyncio import asyncio
+from ratebound.limit import Failure, Group, Limit, Mode
 from ratebound.outcome import Row
 from ratebound.settling import undoing
 from ratebound.storage import (
@@ -80,9 +80,7 @@ def _reader_of_all(inner: Any, names: Sequence[str]) -> Callable[[Sequence[str]]
 class GuardedStorage:
     """A storage that calls `inner` and answers by the deadline, whatever happens to it.
 
-    `failure` is the mode of limits that have none of their own: `local`, `open`, `closed` or `raise`. `workers` is the
-    number of processes that share the limits, for the share of each; by default the server's number, or 1. After
-    `failures` outages in a row a node is no longer called, and probed every `probe_interval` seconds or sooner.
+    Limiters and gates put a guard around every storage that is not memory. A guard of your own has more options.
 
     Units that were granted locally, and that the storage has certainly not seen, are charged there in the background
     once it is back, unless `write_back` is False. Requests that `open` allowed are not, nor spends whose fate is
@@ -91,13 +89,37 @@ class GuardedStorage:
 
     A storage with an attribute `deadline` (seconds) promises that its calls end by then, and is called directly; others
     are called in threads that can be abandoned. A storage with `nodes_of(group)` has a breaker for each node.
+
+    Args:
+        inner: The storage to call.
+        failure: What is decided while the storage is out of reach: `"local"` counts in this process, `"open"` allows,
+            `"closed"` denies, `"raise"` raises StorageError.
+        deadline: The longest time that a decision may take with the storage: seconds or a timedelta. None means the
+            storage's own timeout, or 0.25 seconds.
+        workers: The number of processes that share the limits, for the share of each while the storage is out of reach.
+            None means the server's number, or 1.
+        failures: The outages in a row after which a node is no longer called.
+        probe_interval: The longest time between two probes of a node that is not called: seconds or a timedelta.
+        write_back: False if units that were granted during an outage are not charged in the storage afterwards.
+        listeners: Functions of one event that receive every decision; see `ratebound.events`.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        TypeError: The storage is for tasks.
+        ValueError: An option is out of range.
+
+    Examples:
+        >>> from ratebound import GuardedStorage, Limiter, MemoryStorage
+        >>> storage = GuardedStorage(MemoryStorage(), failure="closed", deadline=0.1)
+        >>> Limiter("5/minute", storage=storage).hit("user:42").allowed
+        True
     """
 
     def __init__(
         self,
         inner: Storage,
         *,
-        failure: str = "local",
+        failure: Failure = "local",
         deadline: Duration | None = None,
         workers: int | None = None,
         failures: int = 3,
@@ -135,6 +157,11 @@ class GuardedStorage:
         """Answer each group by the deadline.
 
         Failures of the storage raise only if a limit's failure mode is `raise`.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
         """
         guard = self.guard
         if not (self._inline and (ticket := guard.calm(groups, mode))):
@@ -152,6 +179,11 @@ class GuardedStorage:
         If a signal handler raises during the call (control-C, an alarm), that exception is raised at once. The call
         continues in its own thread and gives back its spend. Handlers run in the main thread only; other threads call
         directly.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
         """
         if threading.current_thread() is not threading.main_thread():
             return self.evaluate(groups, mode)
@@ -191,8 +223,11 @@ class GuardedStorage:
     def reset(self, group: Group) -> None:
         """Forget the states here and in the storage.
 
-        Raises StorageError if the storage is out of reach, in every failure mode: then only this process has forgotten
-        them.
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage is out of reach, in every failure mode. Then only this process has forgotten them.
         """
         self.guard.fallback.reset(group)
         self._call_or_raise(self.guard.call_for(group, self._nodes_of), partial(self.inner.reset, group))
@@ -201,15 +236,23 @@ class GuardedStorage:
     def force_or_raise(self, group: Group) -> None:
         """Force a group in the storage.
 
-        Raises StorageError if the storage is out of reach, in every failure mode. It may have been told all the same,
-        unless `undone` of the error is True.
+        Args:
+            group: The asks to charge, with signed costs.
+
+        Raises:
+            StorageError: The storage is out of reach, in every failure mode. The call may have reached it, unless
+                `undone` of the error is True.
         """
         call = self.guard.call_for(group, self._nodes_of)
         (rows,) = self._call_or_raise(call, partial(self.inner.evaluate, (group,), "force"))
         self.guard.fallback.saw(group, "force", rows, set())
 
     def refusal_of(self, limit: Limit) -> str:
-        """Return why the storage does not keep a limit; "" if it does."""
+        """Return why the storage does not keep a limit; "" if it does.
+
+        Args:
+            limit: The limit to look at.
+        """
         return refusal_of(self.inner, limit)
 
     @property
@@ -220,8 +263,12 @@ class GuardedStorage:
     def read_document(self, name: str) -> Document:
         """Return the version and the content of a shared document; see `ratebound.storage`.
 
-        Raises StorageError if the storage is out of reach, in every failure mode, and TypeError if it keeps no
-        documents.
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage is out of reach, in every failure mode.
+            TypeError: The storage keeps no shared documents.
         """
         read = documents_of(self.inner).read_document
         call = self.guard.call_on(_nodes_of_document(self.inner, name))
@@ -229,7 +276,11 @@ class GuardedStorage:
         return found
 
     def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name, in one call if the storage can do that. Raises like it."""
+        """Return what `read_document` returns for each name, in one call if the storage can do that. Raises like it.
+
+        Args:
+            names: The names of the documents.
+        """
         together = _reader_of_all(self.inner, names)
         if together is None:
             return [self.read_document(name) for name in names]
@@ -242,6 +293,11 @@ class GuardedStorage:
 
         Raises like `read_document`. Then it is unknown whether the document was written, unless `undone` of the error
         is True.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
         """
         write = documents_of(self.inner).write_document
         call = self.guard.call_on(_nodes_of_document(self.inner, name))
@@ -251,8 +307,15 @@ class GuardedStorage:
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now; see `ratebound.storage`.
 
-        While the storage is out of reach, return the slots that this process holds. Raises StorageError only if
-        the failure mode is `raise`, and TypeError if the storage cannot list holders.
+        While the storage is out of reach, return the slots that this process holds.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+            TypeError: The storage cannot list holders.
         """
         guard, group = self.guard, ((key, (limit,), 0, None, None),)
         ask = partial(holders_of(self.inner), key, limit)
@@ -284,7 +347,11 @@ class GuardedStorage:
             twin._close_from_outside()
 
     def listen(self, listener: Listener) -> None:
-        """Add a listener, once."""
+        """Add a listener, once.
+
+        Args:
+            listener: A function of one event; see `ratebound.events`.
+        """
         self.guard.listen(listener)
 
     def async_twin(self) -> "AsyncGuardedStorage | None":
@@ -395,13 +462,38 @@ class AsyncGuardedStorage:
 
     A storage with an attribute `loops`, the event loops in which it holds something open, can be closed from outside
     them.
+
+    Args:
+        inner: The storage to call.
+        failure: What is decided while the storage is out of reach: `"local"` counts in this process, `"open"` allows,
+            `"closed"` denies, `"raise"` raises StorageError.
+        deadline: The longest time that a decision may take with the storage: seconds or a timedelta. None means the
+            storage's own timeout, or 0.25 seconds.
+        workers: The number of processes that share the limits, for the share of each while the storage is out of reach.
+            None means the server's number, or 1.
+        failures: The outages in a row after which a node is no longer called.
+        probe_interval: The longest time between two probes of a node that is not called: seconds or a timedelta.
+        write_back: False if units that were granted during an outage are not charged in the storage afterwards.
+        listeners: Functions of one event that receive every decision; see `ratebound.events`.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        TypeError: The storage can only be called by threads.
+        ValueError: An option is out of range.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound import AsyncGuardedStorage, AsyncLimiter, AsyncMemoryStorage
+        >>> storage = AsyncGuardedStorage(AsyncMemoryStorage(), failure="closed", deadline=0.1)
+        >>> asyncio.run(AsyncLimiter("5/minute", storage=storage).hit("user:42")).allowed
+        True
     """
 
     def __init__(
         self,
         inner: AsyncStorage,
         *,
-        failure: str = "local",
+        failure: Failure = "local",
         deadline: Duration | None = None,
         workers: int | None = None,
         failures: int = 3,
@@ -447,6 +539,11 @@ class AsyncGuardedStorage:
         """Answer each group by the deadline.
 
         Failures of the storage raise only if a limit's failure mode is `raise`.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
         """
         guard = self.guard
         if not (self._inline and (ticket := guard.calm(groups, mode))):
@@ -463,6 +560,11 @@ class AsyncGuardedStorage:
 
         If the caller is cancelled, it returns at once. The call continues in its own task and gives back its spend. A
         call that has not begun by then is not made.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
         """
         answer: asyncio.Future[list[Sequence[Row]]] = asyncio.get_running_loop().create_future()
         self._start(self._answer_or_undo(groups, mode, answer))
@@ -502,19 +604,38 @@ class AsyncGuardedStorage:
             answer.cancel()  # an ending event loop cancels this task: the caller must not wait for ever
 
     async def reset(self, group: Group) -> None:
-        """Forget the states here and in the storage; see `GuardedStorage.reset`."""
+        """Forget the states here and in the storage; see `GuardedStorage.reset`.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage is out of reach, in every failure mode. Then only this process has forgotten them.
+        """
         self.guard.fallback.reset(group)
         await self._call_or_raise(self.guard.call_for(group, self._nodes_of), self.inner.reset, group)
         self.guard.fallback.forget_blocks(group)
 
     async def force_or_raise(self, group: Group) -> None:
-        """Force a group in the storage; see `GuardedStorage.force_or_raise`."""
+        """Force a group in the storage; see `GuardedStorage.force_or_raise`.
+
+        Args:
+            group: The asks to charge, with signed costs.
+
+        Raises:
+            StorageError: The storage is out of reach, in every failure mode. The call may have reached it, unless
+                `undone` of the error is True.
+        """
         call = self.guard.call_for(group, self._nodes_of)
         (rows,) = await self._call_or_raise(call, self.inner.evaluate, (group,), "force")
         self.guard.fallback.saw(group, "force", rows, set())
 
     def refusal_of(self, limit: Limit) -> str:
-        """Return why the storage does not keep a limit; "" if it does."""
+        """Return why the storage does not keep a limit; "" if it does.
+
+        Args:
+            limit: The limit to look at.
+        """
         return refusal_of(self.inner, limit)
 
     @property
@@ -523,14 +644,26 @@ class AsyncGuardedStorage:
         return keeps_documents(self.inner)
 
     async def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; see `GuardedStorage.read_document`."""
+        """Return the version and the content of a shared document; see `GuardedStorage.read_document`.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage is out of reach, in every failure mode.
+            TypeError: The storage keeps no shared documents.
+        """
         read = documents_of(self.inner).read_document
         call = self.guard.call_on(_nodes_of_document(self.inner, name))
         found: Document = await self._call_or_raise(call, read, name)
         return found
 
     async def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name; see `GuardedStorage.read_documents`."""
+        """Return what `read_document` returns for each name; see `GuardedStorage.read_documents`.
+
+        Args:
+            names: The names of the documents.
+        """
         together = _reader_of_all(self.inner, names)
         if together is None:
             return [await self.read_document(name) for name in names]
@@ -539,14 +672,29 @@ class AsyncGuardedStorage:
         return found
 
     async def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document; see `GuardedStorage.write_document`."""
+        """Store a shared document; see `GuardedStorage.write_document`.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+        """
         write = documents_of(self.inner).write_document
         call = self.guard.call_on(_nodes_of_document(self.inner, name))
         written: bool = await self._call_or_raise(call, write, name, content, version)
         return written
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return the slots of a key that are held now; see `GuardedStorage.holders`."""
+        """Return the slots of a key that are held now; see `GuardedStorage.holders`.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+            TypeError: The storage cannot list holders.
+        """
         guard, group = self.guard, ((key, (limit,), 0, None, None),)
         ask = holders_of(self.inner)
         try:
@@ -574,7 +722,11 @@ class AsyncGuardedStorage:
         await self.inner.close()
 
     def listen(self, listener: Listener) -> None:
-        """Add a listener, once."""
+        """Add a listener, once.
+
+        Args:
+            listener: A function of one event; see `ratebound.events`.
+        """
         self.guard.listen(listener)
 
     def _close_from_outside(self) -> None:
@@ -588,7 +740,7 @@ class AsyncGuardedStorage:
                 with suppress(RuntimeError):  # it has ended
                     loop.call_soon_threadsafe(self._close_soon, loop)
 
-    def _close_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _close_soon(self, loop: "asyncio.AbstractEventLoop") -> None:
         closer = loop.create_task(self.close(), name="ratebound-close")
         self._closers.add(closer)
         closer.add_done_callback(self._closers.discard)
@@ -657,7 +809,7 @@ class AsyncGuardedStorage:
 def guarded(
     storage: Any,
     kind: type[GuardedStorage] | type[AsyncGuardedStorage],
-    failure: str,
+    failure: Failure,
     deadline: Duration | None,
     workers: int | None,
     listeners: Iterable[Listener],

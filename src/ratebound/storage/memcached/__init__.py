@@ -4,6 +4,6 @@
 `connect.py` talks to the servers, and `address.py` reads URLs.
 
 What Memcached cannot promise: it drops items when its memory is full, and all of them when it restarts. The counts of
-those keys begin anew. Its answers have no clock, so instants are those of the host that decides: hosts must keep their
-clocks together. Shared documents, such as operators' blocks, are not kept there.
+those keys start from zero. Its answers have no clock, so instants are those of the host that decides: hosts must keep
+their clocks together. Shared documents, such as operators' blocks, are not kept there.
 """

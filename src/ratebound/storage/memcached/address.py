@@ -83,7 +83,7 @@ def server_of(servers: Sequence[ServerAddress], digest: bytes) -> int:
 
     Each server has a weight of its own for every key, and the heaviest keeps it (rendezvous hashing). So a server that
     is added or removed moves only its own share of the keys. A server that is dead keeps its keys: if they moved, their
-    counts would begin anew, and once more when it is back.
+    counts would start from zero, and once more when it is back.
     """
     if len(servers) == 1:
         return 0

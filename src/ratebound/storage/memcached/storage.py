@@ -58,10 +58,23 @@ Job = ItemJob | SplitJob
 
 
 class MemcachedStorage:
-    """A storage in Memcached, on one server or several: `MemcachedStorage("memcached://host:11211")`.
+    """A storage in Memcached, on one server or several.
 
-    Each key is on one server, and stays there also if that server is dead. `clock` is for tests. It is thread-safe, and
-    a child process may go on with it.
+    Each key is on one server, and stays there also if that server is dead. It is thread-safe, and a child process may
+    go on with it.
+
+    Args:
+        url: A URL like `"memcached://host:11211"`, with one server or several.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: The URL cannot be read.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.storage.memcached.storage import MemcachedStorage
+        >>> storage = MemcachedStorage("memcached://localhost:11211")
+        >>> limiter = Limiter("100/minute fixed-window", storage=storage)
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -76,24 +89,51 @@ class MemcachedStorage:
 
     @classmethod
     def from_url(cls, url: str) -> "MemcachedStorage":
-        """Open a storage by its URL. Raises ValueError for one that cannot be read."""
+        """Open a storage by its URL.
+
+        Args:
+            url: The URL of the storage.
+
+        Raises:
+            ValueError: The URL cannot be read.
+        """
         return cls(url)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError, and InvalidLimit for a limit that is not kept.
+        """Decide each group atomically, in order.
 
         A group of several keys is decided key by key: others may see a part of it charged for a moment.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+            InvalidLimit: The storage does not keep a limit.
         """
         until = time.monotonic() + self.deadline
         return checked(self.answers([self.job(group, mode) for group in groups], until))
 
     def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits. Raises StorageError."""
+        """Forget the states of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         until = time.monotonic() + self.deadline
         checked(self.answers(self.reset_jobs(group), until))
 
     def refusal_of(self, limit: Limit) -> str:
-        """Return why a limit is not kept here; "" if it is. Kept are rates and quotas."""
+        """Return why a limit is not kept here; "" if it is. Kept are rates and quotas.
+
+        Args:
+            limit: The limit to look at.
+        """
         return refusal(limit)
 
     def close(self) -> None:
@@ -112,7 +152,16 @@ class MemcachedStorage:
         return AsyncMemcachedStorage(shared=self)
 
     def job(self, group: Group, mode: Mode) -> Job:
-        """Return what is to be done for a group. Raises InvalidLimit for a limit that is not kept here."""
+        """Return what is to be done for a group.
+
+        Args:
+            group: The asks to decide.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            InvalidLimit: The storage does not keep a limit.
+        """
         is_split, first = False, group[0][0]
         for key, limits, *_ in group:
             is_split = is_split or key != first
@@ -125,7 +174,11 @@ class MemcachedStorage:
         return ItemJob(stored.names[0][:DIGEST], stored, mode)
 
     def reset_jobs(self, group: Group) -> list[Job]:
-        """Return what is to be done to forget the states of a group."""
+        """Return what is to be done to forget the states of a group.
+
+        Args:
+            group: The asks whose keys and limits are forgotten.
+        """
         found: list[Job] = []
         for ask in group:
             if ask[1]:
@@ -137,6 +190,10 @@ class MemcachedStorage:
         """Return the answer to each job, as if they came one after the other; or its StorageError.
 
         Jobs of the same key are decided in one swap, and the items of different keys are read in one trip.
+
+        Args:
+            jobs: What the calls decide.
+            until: The instant of the monotonic clock by which the call ends.
         """
         if len(jobs) == 1 and isinstance(jobs[0], ItemJob):
             return [self._alone(jobs[0], until)]
@@ -292,7 +349,11 @@ class MemcachedStorage:
         return tuple(sorted({self.node_of(names.of_key(key)) for key, *_ in group}))
 
     def node_of(self, key: bytes) -> str:
-        """Return the server that keeps a key, by the digest of the key."""
+        """Return the server that keeps a key, by the digest of the key.
+
+        Args:
+            key: A key.
+        """
         return self._servers[server_of(self.address.servers, key)].name
 
 
@@ -301,6 +362,20 @@ class AsyncMemcachedStorage:
 
     pymemcache blocks, so threads call it. Calls that wait for a thread are decided together: those of one key in one
     swap, and the items of different keys are read in one trip.
+
+    Args:
+        url: A URL like `"memcached://host:11211"`, with one server or several.
+        shared: The storage for threads whose states are shared. None means one of its own, from the other arguments.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: The URL cannot be read.
+
+    Examples:
+        >>> from ratebound import AsyncLimiter
+        >>> from ratebound.storage.memcached.storage import AsyncMemcachedStorage
+        >>> storage = AsyncMemcachedStorage("memcached://localhost:11211")
+        >>> limiter = AsyncLimiter("100/minute fixed-window", storage=storage)
     """
 
     def __init__(self, url: str = "", *, shared: MemcachedStorage | None = None, clock: Clock | None = None) -> None:
@@ -315,19 +390,47 @@ class AsyncMemcachedStorage:
 
     @classmethod
     def from_url(cls, url: str) -> "AsyncMemcachedStorage":
-        """Open a storage by its URL; see `MemcachedStorage.from_url`."""
+        """Open a storage by its URL; see `MemcachedStorage.from_url`.
+
+        Args:
+            url: The URL of the storage.
+
+        Raises:
+            ValueError: The URL cannot be read.
+        """
         return cls(url)
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order; see `MemcachedStorage.evaluate`."""
+        """Decide each group atomically, in order; see `MemcachedStorage.evaluate`.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+            InvalidLimit: The storage does not keep a limit.
+        """
         return checked(await self._answers([self.shared.job(group, mode) for group in groups]))
 
     async def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits; see `MemcachedStorage.reset`."""
+        """Forget the states of each ask's key and limits; see `MemcachedStorage.reset`.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         checked(await self._answers(self.shared.reset_jobs(group)))
 
     def refusal_of(self, limit: Limit) -> str:
-        """Return why a limit is not kept here; "" if it is."""
+        """Return why a limit is not kept here; "" if it is.
+
+        Args:
+            limit: The limit to look at.
+        """
         return refusal(limit)
 
     async def close(self) -> None:

@@ -26,10 +26,23 @@ T = TypeVar("T")
 
 
 class PostgresStorage:
-    """A storage on PostgreSQL. `address` is a URL, or what `read_url` returns. `clock` is for tests.
+    """A storage on PostgreSQL.
 
-    Its tables are made by `ratebound storage init`. No call takes longer than `deadline` seconds, with the time to
+    Its tables are made by `ratebound storage init`. No call takes longer than the timeout of the URL, with the time to
     connect. It is thread-safe, and a child process may go on with it. `async_twin` serves tasks from the same states.
+
+    Args:
+        address: A URL like `"postgresql://host/database"`, or what `read_url` returns.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: The URL cannot be read.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.storage.postgres.storage import PostgresStorage
+        >>> storage = PostgresStorage("postgresql://localhost/app?timeout=0.5")
+        >>> limiter = Limiter("5/minute", storage=storage)
     """
 
     def __init__(self, address: str | PostgresAddress, *, clock: Clock | None = None) -> None:
@@ -44,53 +57,105 @@ class PostgresStorage:
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresStorage":
-        """Open a storage by its URL. Raises ValueError for one that cannot be read."""
+        """Open a storage by its URL.
+
+        Args:
+            url: The URL of the storage.
+
+        Raises:
+            ValueError: The URL cannot be read.
+        """
         return cls(url)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         rows = self._call(self._transactions.deciding(groups, mode))
         if self._calls.sweep_is_due():
             self._threads.start(self._sweep)
         return rows
 
     def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits. Raises StorageError."""
+        """Forget the states of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         self._call(self._transactions.resetting(group))
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first. Raises StorageError.
+        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first.
 
         Expiries are in microseconds of the database's clock.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
         """
         return self._call(self._transactions.listing_holders(key, limit))
 
     def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; (0, b"") if there is none. Raises StorageError."""
+        """Return the version and the content of a shared document; (0, b"") if there is none.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return self.read_documents([name])[0]
 
     def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name, in one trip."""
+        """Return what `read_document` returns for each name, in one trip.
+
+        Args:
+            names: The names of the documents.
+        """
         return self._call(self._transactions.reading_documents(names))
 
     def write_document(self, name: str, content: bytes, version: int) -> bool:
         """Store a shared document as `version` + 1, if `version` is the stored one. Return False if it is not.
 
-        Raises StorageError: then it is unknown whether the document was written, unless `undone` of the error is True.
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer. It is unknown whether the document was written, unless `undone`
+                of the error is True.
         """
         return self._call(self._transactions.writing_document(name, content, version))
 
     def connect(self) -> None:
-        """Make the first connection and check the tables now, instead of with the first request. Raises StorageError.
+        """Make the first connection and check the tables now, instead of with the first request.
 
-        Raises StorageError also if the tables are not there.
+        Raises:
+            StorageError: The storage could not answer, or the tables are not there.
         """
         self._call(self._transactions.version)
 
     def sweep(self) -> int:
-        """Remove expired rows now, as far as it is worthwhile. Return their number. Raises StorageError.
+        """Remove expired rows now, as far as it is worthwhile. Return their number.
 
         It is not needed: processes that use the storage do it from time to time, one of them at a time.
+
+        Raises:
+            StorageError: The storage could not answer.
         """
         removed, goes_on = 0, True
         while goes_on:
@@ -126,7 +191,20 @@ class PostgresStorage:
 
 
 class AsyncPostgresStorage:
-    """A PostgresStorage for tasks. Each event loop has its own connections."""
+    """A PostgresStorage for tasks. Each event loop has its own connections.
+
+    Args:
+        address: A URL like `"postgresql://host/database"`, or what `read_url` returns.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: The URL cannot be read.
+
+    Examples:
+        >>> from ratebound import AsyncLimiter
+        >>> from ratebound.storage.postgres.storage import AsyncPostgresStorage
+        >>> limiter = AsyncLimiter("5/minute", storage=AsyncPostgresStorage("postgresql://localhost/app"))
+    """
 
     def __init__(self, address: str | PostgresAddress, *, clock: Clock | None = None) -> None:
         self.address = read_url(address) if isinstance(address, str) else address
@@ -138,42 +216,102 @@ class AsyncPostgresStorage:
 
     @classmethod
     def from_url(cls, url: str) -> "AsyncPostgresStorage":
-        """Open a storage by its URL; see `PostgresStorage.from_url`."""
+        """Open a storage by its URL; see `PostgresStorage.from_url`.
+
+        Args:
+            url: The URL of the storage.
+
+        Raises:
+            ValueError: The URL cannot be read.
+        """
         return cls(url)
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         rows = await self._call(self._transactions.deciding(groups, mode))
         if self._calls.sweep_is_due():
             self._loop().start(self._sweep())
         return rows
 
     async def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits; see `PostgresStorage.reset`."""
+        """Forget the states of each ask's key and limits; see `PostgresStorage.reset`.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         await self._call(self._transactions.resetting(group))
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return the slots of a key that are held now; see `PostgresStorage.holders`."""
+        """Return the slots of a key that are held now; see `PostgresStorage.holders`.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return await self._call(self._transactions.listing_holders(key, limit))
 
     async def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; see `PostgresStorage.read_document`."""
+        """Return the version and the content of a shared document; see `PostgresStorage.read_document`.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return (await self.read_documents([name]))[0]
 
     async def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name; see `PostgresStorage.read_documents`."""
+        """Return what `read_document` returns for each name; see `PostgresStorage.read_documents`.
+
+        Args:
+            names: The names of the documents.
+        """
         return await self._call(self._transactions.reading_documents(names))
 
     async def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document; see `PostgresStorage.write_document`."""
+        """Store a shared document; see `PostgresStorage.write_document`.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer. It is unknown whether the document was written, unless `undone`
+                of the error is True.
+        """
         return await self._call(self._transactions.writing_document(name, content, version))
 
     async def connect(self) -> None:
-        """Make the first connection and check the tables now; see `PostgresStorage.connect`."""
+        """Make the first connection and check the tables now; see `PostgresStorage.connect`.
+
+        Raises:
+            StorageError: The storage could not answer, or the tables are not there.
+        """
         await self._call(self._transactions.version)
 
     async def sweep(self) -> int:
-        """Remove expired rows now; see `PostgresStorage.sweep`."""
+        """Remove expired rows now; see `PostgresStorage.sweep`.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         removed, goes_on = 0, True
         while goes_on:
             more, goes_on = await self._call(self._transactions.sweep, SWEEP_DEADLINE)

@@ -46,9 +46,21 @@ def _names(address: Address, ask: Ask) -> list[bytes]:
 
 
 class RedisStorage:
-    """A storage on Redis. `redis` is a URL, or a redis-py client whose address and credentials are used.
+    """A storage on Redis, Valkey, a Cluster or behind Sentinel. It connects on first use.
 
-    `clock` is for tests. The options are those of a URL.
+    Args:
+        redis: A URL like `"redis://host:6379/0"`, or a client of redis-py, whose address and credentials are used.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+        **options: The options of a URL, like `timeout=0.1`, if a client is given.
+
+    Raises:
+        ValueError: The URL or an option cannot be read.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.storage.redis.storage import RedisStorage
+        >>> storage = RedisStorage("redis://localhost:6379/0?timeout=0.1")
+        >>> limiter = Limiter("5/minute", storage=storage)
     """
 
     def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
@@ -68,7 +80,16 @@ class RedisStorage:
             self._wait = pack_command(self.address.wait)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         if self.deadline is not None:
             return all_rows(self._call(groups, mode))
         rows: list[Sequence[Row]] = []
@@ -86,14 +107,28 @@ class RedisStorage:
         self._free = threading.BoundedSemaphore(self.address.pool)  # redis-py does not wait for a connection there
 
     def reset(self, group: Group) -> None:
-        """Delete the states of each ask's key and limits. Raises StorageError."""
+        """Delete the states of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         for ask in group:
             self._execute("DEL", *_names(self.address, ask))
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first. Raises StorageError.
+        """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first.
 
         Expiries are in microseconds of the server's clock.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
         """
         now = None if self._clock is None else self._clock()
         arguments = script.holders_arguments(key, limit, self.address.keys, now)
@@ -105,12 +140,23 @@ class RedisStorage:
             raise
 
     def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; (0, b"") if there is none. Raises StorageError."""
+        """Return the version and the content of a shared document; (0, b"") if there is none.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         reply = self._execute("GET", documents.document_key(self.address.keys, name))
         return self._trusted(documents.document_in, reply)
 
     def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name: in one trip, unless this is a Cluster."""
+        """Return what `read_document` returns for each name: in one trip, unless this is a Cluster.
+
+        Args:
+            names: The names of the documents.
+        """
         if self.deadline is None:
             return [self.read_document(name) for name in names]
         reply = self._execute("MGET", *(documents.document_key(self.address.keys, name) for name in names))
@@ -119,7 +165,14 @@ class RedisStorage:
     def write_document(self, name: str, content: bytes, version: int) -> bool:
         """Store a shared document as `version` + 1, if `version` is the stored one. Return False if it is not.
 
-        Raises StorageError: then it is unknown whether the document was written, unless `undone` of the error is True.
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer. It is unknown whether the document was written, unless `undone`
+                of the error is True.
         """
         waits = self.address.replicas > 0
         reply = self._execute(*documents.write_command(self.address.keys, name, content, version), waits=waits)
@@ -129,7 +182,11 @@ class RedisStorage:
         return self._trusted(documents.is_written, reply)
 
     def nodes_of_document(self, name: str) -> tuple[str, ...]:
-        """Return the node of a Cluster that keeps a shared document; one without a name if none is known yet."""
+        """Return the node of a Cluster that keeps a shared document; one without a name if none is known yet.
+
+        Args:
+            name: The name of the document.
+        """
         client = self._cluster
         return ("",) if client is None else connect.nodes_of(client, [documents.document_key(self.address.keys, name)])
 
@@ -142,7 +199,11 @@ class RedisStorage:
             raise
 
     def connect(self) -> None:
-        """Make the first connection and load the script now, instead of with the first request. Raises StorageError."""
+        """Make the first connection and load the script now, instead of with the first request.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         if self.deadline is None:
             self._execute("PING", target_nodes="primaries")
         else:
@@ -271,7 +332,21 @@ class RedisStorage:
 
 
 class AsyncRedisStorage:
-    """A RedisStorage for tasks. Each event loop has its own connection, which its tasks share without waiting."""
+    """A RedisStorage for tasks. Each event loop has its own connection, which its tasks share without waiting.
+
+    Args:
+        redis: A URL like `"redis://host:6379/0"`, or a client of redis-py, whose address and credentials are used.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+        **options: The options of a URL, like `timeout=0.1`, if a client is given.
+
+    Raises:
+        ValueError: The URL or an option cannot be read.
+
+    Examples:
+        >>> from ratebound import AsyncLimiter
+        >>> from ratebound.storage.redis.storage import AsyncRedisStorage
+        >>> limiter = AsyncLimiter("5/minute", storage=AsyncRedisStorage("redis://localhost:6379/0"))
+    """
 
     def __init__(self, redis: Any, *, clock: Clock | None = None, **options: Any) -> None:
         self.address = _address(redis, options)
@@ -282,7 +357,16 @@ class AsyncRedisStorage:
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         if self.deadline is not None:
             return all_rows(await self._call(groups, mode))
         chains = hash_slots.chains(groups, self.address.keys)
@@ -299,12 +383,27 @@ class AsyncRedisStorage:
         return [rows[i] for i in range(len(groups))]
 
     async def reset(self, group: Group) -> None:
-        """Delete the states of each ask's key and limits. Raises StorageError."""
+        """Delete the states of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         for ask in group:
             await self._execute("DEL", *_names(self.address, ask))
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return the slots of a key that are held now; see `RedisStorage.holders`."""
+        """Return the slots of a key that are held now; see `RedisStorage.holders`.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         now = None if self._clock is None else self._clock()
         arguments = script.holders_arguments(key, limit, self.address.keys, now)
         reply = await self._run(arguments, asyncio.get_running_loop().time() + self.address.timeout)
@@ -315,19 +414,40 @@ class AsyncRedisStorage:
             raise
 
     async def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; see `RedisStorage.read_document`."""
+        """Return the version and the content of a shared document; see `RedisStorage.read_document`.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         reply = await self._execute("GET", documents.document_key(self.address.keys, name))
         return self._trusted(documents.document_in, reply)
 
     async def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name; see `RedisStorage.read_documents`."""
+        """Return what `read_document` returns for each name; see `RedisStorage.read_documents`.
+
+        Args:
+            names: The names of the documents.
+        """
         if self.deadline is None:
             return [await self.read_document(name) for name in names]
         reply = await self._execute("MGET", *(documents.document_key(self.address.keys, name) for name in names))
         return self._trusted(partial(documents.documents_in, count=len(names)), reply)
 
     async def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document; see `RedisStorage.write_document`."""
+        """Store a shared document; see `RedisStorage.write_document`.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer. It is unknown whether the document was written, unless `undone`
+                of the error is True.
+        """
         waits = self.address.replicas > 0
         reply = await self._execute(*documents.write_command(self.address.keys, name, content, version), waits=waits)
         if waits:
@@ -336,7 +456,11 @@ class AsyncRedisStorage:
         return self._trusted(documents.is_written, reply)
 
     def nodes_of_document(self, name: str) -> tuple[str, ...]:
-        """Return the node of a Cluster that keeps a shared document; see `RedisStorage.nodes_of_document`."""
+        """Return the node of a Cluster that keeps a shared document; see `RedisStorage.nodes_of_document`.
+
+        Args:
+            name: The name of the document.
+        """
         client = self._loop().cluster
         return ("",) if client is None else connect.nodes_of(client, [documents.document_key(self.address.keys, name)])
 
@@ -348,7 +472,11 @@ class AsyncRedisStorage:
             raise
 
     async def connect(self) -> None:
-        """Make the connection and load the script now, instead of with the first request. Raises StorageError."""
+        """Make the connection and load the script now, instead of with the first request.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         if self.deadline is None:
             await self._execute("PING", target_nodes="primaries")
         else:

@@ -83,17 +83,31 @@ def checked_deadline(deadline: Duration) -> float:
 
 
 class SharedMemoryStorage:
-    """A storage in memory that the processes of one host share under `name`, with no server.
+    """A storage in memory that the processes of one host share, with no server.
 
-    The first process makes the zone, of `size` bytes (32 MB by default) and in `directory`, which is /dev/shm by
-    default. It stays until it is dropped, or until the system is started again. `locks` is "file" for file locks, which
-    are slower, and which containers with process ids of their own need. The default is "mutex", where the system has
-    robust mutexes.
+    The first process makes the zone. It stays until it is dropped, or until the system is started again. It is
+    thread-safe, and a child process may go on with it. `async_twin` serves tasks from the same states.
 
-    No call takes longer than `deadline` seconds. Raises StorageError if the zone cannot be opened or has another size
-    than the given one, and ValueError for arguments out of range.
+    Args:
+        name: The name of the zone that the processes share.
+        size: The bytes of the zone, if this process makes it. None means 32 MB, or what the zone has.
+        directory: The folder of the zone, which exists. None means /dev/shm.
+        deadline: The longest time of a call: seconds or a timedelta.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+        locks: `"mutex"`, or `"file"` for file locks, which are slower, and which containers with process ids of their
+            own need. None means mutexes where the system has robust ones.
 
-    It is thread-safe, and a child process may go on with it. `async_twin` serves tasks from the same states.
+    Raises:
+        StorageError: The zone cannot be opened, or has another size than the given one.
+        ValueError: An argument is out of range.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.storage.shared_memory.storage import SharedMemoryStorage
+        >>> storage = SharedMemoryStorage("app", size=2_000_000, directory=".")
+        >>> with Limiter("5/minute", storage=storage) as limiter:
+        ...     limiter.hit("user:42").remaining
+        4
     """
 
     def __init__(
@@ -122,11 +136,28 @@ class SharedMemoryStorage:
 
     @classmethod
     def from_url(cls, url: str) -> "SharedMemoryStorage":
-        """Open a storage by its URL. Raises ValueError for one that cannot be read, and StorageError."""
+        """Open a storage by its URL.
+
+        Args:
+            url: The URL of the storage.
+
+        Raises:
+            ValueError: The URL cannot be read.
+            StorageError: The zone cannot be opened.
+        """
         return cls(**read_url(url))
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         ends = time.monotonic() + self.deadline
         rows: list[Sequence[Row]] = []
         for group in groups:
@@ -138,19 +169,35 @@ class SharedMemoryStorage:
         return rows
 
     def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits. Raises StorageError."""
+        """Forget the states of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         self._within(time.monotonic() + self.deadline, partial(self.states.reset, group))
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first.
 
-        Raises StorageError.
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
         """
         ends = time.monotonic() + self.deadline
         return self._within(ends, partial(self.states.holders, key, limit))
 
     def nodes_of(self, group: Group) -> tuple[str, ...]:
-        """Return the shards that a group is in: a worker that is stopped in one of them does not delay the others."""
+        """Return the shards that a group is in: a worker that is stopped in one of them does not delay the others.
+
+        Args:
+            group: The asks.
+        """
         cells = self.states.zone.cells
         return tuple(sorted({f"{self.zone_name.name}/{cells.shard_of(key)}" for key, *_ in group}))
 
@@ -175,11 +222,27 @@ class SharedMemoryStorage:
         return self.states.zone.cells.counted(OVERFLOWED)
 
     def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; (0, b"") if there is none. Raises StorageError."""
+        """Return the version and the content of a shared document; (0, b"") if there is none.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return self.documents.read(name)
 
     def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document as `version` + 1, if `version` is the stored one. Raises StorageError."""
+        """Store a shared document as `version` + 1, if `version` is the stored one.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return self.documents.write(name, content, version)
 
     def close(self) -> None:
@@ -210,7 +273,11 @@ class SharedMemoryStorage:
         )
 
     def damaged(self, error: Damaged) -> StorageError:
-        """Return the error for a zone with bytes that no process writes."""
+        """Return the error for a zone with bytes that no process writes.
+
+        Args:
+            error: What was found.
+        """
         return StorageError(
             f"zone {self.zone_name.name!r} is damaged ({error}): something else has written to it. Run:"
             f" {self.zone_name.drop_command}"
@@ -222,6 +289,28 @@ class AsyncSharedMemoryStorage:
 
     It holds the event loop for a decision, and for a millisecond at most while a lock is not free. Then other tasks
     run.
+
+    Args:
+        name: The name of the zone that the processes share.
+        shared: The storage for threads whose states are shared. None means one of its own, from the other arguments.
+        size: The bytes of the zone, if this process makes it. None means 32 MB, or what the zone has.
+        directory: The folder of the zone, which exists. None means /dev/shm.
+        deadline: The longest time of a call: seconds or a timedelta.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+        locks: `"mutex"`, or `"file"` for file locks, which are slower, and which containers with process ids of their
+            own need. None means mutexes where the system has robust ones.
+
+    Raises:
+        StorageError: The zone cannot be opened, or has another size than the given one.
+        ValueError: An argument is out of range.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound import AsyncLimiter
+        >>> from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage
+        >>> storage = AsyncSharedMemoryStorage("app", size=2_000_000, directory=".")
+        >>> asyncio.run(AsyncLimiter("5/minute", storage=storage).hit("user:42")).remaining
+        4
     """
 
     def __init__(
@@ -250,11 +339,28 @@ class AsyncSharedMemoryStorage:
 
     @classmethod
     def from_url(cls, url: str) -> "AsyncSharedMemoryStorage":
-        """Open a storage by its URL; see `SharedMemoryStorage.from_url`."""
+        """Open a storage by its URL; see `SharedMemoryStorage.from_url`.
+
+        Args:
+            url: The URL of the storage.
+
+        Raises:
+            ValueError: The URL cannot be read.
+            StorageError: The zone cannot be opened.
+        """
         return cls(shared=SharedMemoryStorage.from_url(url))
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         ends = time.monotonic() + self.deadline
         rows: list[Sequence[Row]] = []
         for group in groups:
@@ -266,24 +372,59 @@ class AsyncSharedMemoryStorage:
         return rows
 
     async def reset(self, group: Group) -> None:
-        """Forget the states of each ask's key and limits; see `SharedMemoryStorage.reset`."""
+        """Forget the states of each ask's key and limits; see `SharedMemoryStorage.reset`.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         await self._within(time.monotonic() + self.deadline, partial(self.shared.states.reset, group))
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return the slots of a key that are held now; see `SharedMemoryStorage.holders`."""
+        """Return the slots of a key that are held now; see `SharedMemoryStorage.holders`.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         ends = time.monotonic() + self.deadline
         return await self._within(ends, partial(self.shared.states.holders, key, limit))
 
     def nodes_of(self, group: Group) -> tuple[str, ...]:
-        """Return the shards that a group is in; see `SharedMemoryStorage.nodes_of`."""
+        """Return the shards that a group is in; see `SharedMemoryStorage.nodes_of`.
+
+        Args:
+            group: The asks.
+        """
         return self.shared.nodes_of(group)
 
     async def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; see `SharedMemoryStorage.read_document`."""
+        """Return the version and the content of a shared document; see `SharedMemoryStorage.read_document`.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return self.shared.read_document(name)
 
     async def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document; see `SharedMemoryStorage.write_document`. It is written in a thread."""
+        """Store a shared document; see `SharedMemoryStorage.write_document`. It is written in a thread.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return await asyncio.to_thread(self.shared.write_document, name, content, version)
 
     async def close(self) -> None:

@@ -29,12 +29,25 @@ T = TypeVar("T")
 class SqliteStorage:
     """A storage in a file that the threads and processes of one host share, with no server. States outlast restarts.
 
-    `path` is the file, which is made on first use. `synchronous` is "full", "normal" or "off": with "full", the
-    default, a decision is on the disk before it is answered. With a `secret` nobody without it can tell whose states
-    the file has. `clock` is for tests. Raises ValueError for arguments out of range.
+    Threads that call at the same time are decided together, in one transaction. Peeks and readers of documents wait for
+    no writer.
 
-    Calls end within `deadline` seconds, unless the disk itself stalls. Threads that call at the same time are decided
-    together, in one transaction. Peeks and readers of documents wait for no writer.
+    Args:
+        path: The file. It is made on first use.
+        deadline: The longest time of a call, unless the disk itself stalls: seconds or a timedelta.
+        synchronous: `"full"`, `"normal"` or `"off"`: with `"full"` a decision is on the disk before it is answered.
+        secret: A secret without which nobody can tell whose states the file has. Empty means none.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Examples:
+        >>> from ratebound import Limiter
+        >>> from ratebound.storage.sqlite.storage import SqliteStorage
+        >>> with Limiter("5/minute", storage=SqliteStorage("limits.db")) as limiter:
+        ...     limiter.hit("user:42").remaining
+        4
     """
 
     def __init__(
@@ -58,12 +71,30 @@ class SqliteStorage:
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> "SqliteStorage":
-        """Return a storage by its URL. Raises ValueError for one that cannot be read."""
+        """Return a storage by its URL.
+
+        Args:
+            url: The URL of the storage.
+            clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's
+                clock.
+
+        Raises:
+            ValueError: The URL cannot be read.
+        """
         found = read_url(url)
         return cls(found.path, deadline=found.timeout, synchronous=found.synchronous, secret=found.secret, clock=clock)
 
     def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         if len(groups) == 1 and mode != "peek":
             group = StoredGroup(groups[0], self.names)
             return self.commits.decide_alone(group, mode, time.monotonic() + self.deadline)
@@ -73,28 +104,46 @@ class SqliteStorage:
         return self.commits.decide(PendingCall(stored, mode, time.monotonic() + self.deadline))
 
     def peek(self, groups: Sequence[StoredGroup]) -> list[Sequence[Row]]:
-        """Answer each group without a charge. Waits for no writer, and writes nothing. Raises StorageError.
+        """Answer each group without a charge. Waits for no writer, and writes nothing.
 
         After a step back of the clock it writes the states that have to be repaired, if it can.
+
+        Args:
+            groups: The groups, as they are stored.
+
+        Raises:
+            StorageError: The storage could not answer.
         """
         ends = time.monotonic() + self.deadline
         with self._reader.connected(ends) as connection:
             found = [until_free(self.address, ends, partial(self._peeked, connection, group)) for group in groups]
         repaired = [group for group, (_, changes) in zip(groups, found, strict=True) if changes]
         if repaired:
-            with suppress(StorageError):  # the answers are right all the same
+            with suppress(StorageError):  # the answers are right anyway
                 self.commits.decide(PendingCall(repaired, "peek", ends))
         return [rows for rows, _ in found]
 
     def reset(self, group: Group) -> None:
-        """Delete the states of each ask's key and limits. Raises StorageError."""
+        """Delete the states of each ask's key and limits.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         names = [(name,) for name in StoredGroup(group, self.names).names]
         self._write(lambda connection: connection.executemany(DELETE, names))
 
     def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
         """Return (id, expiry) of each slot of a key that is held now, the earliest expiry first.
 
-        Raises StorageError.
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
         """
         name = self.names.of(key, limit.numbers)
         found: dict[bytes, bytes] = {}
@@ -102,15 +151,35 @@ class SqliteStorage:
         return holders_in(limit.numbers, found[name], self._clock())
 
     def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; (0, b"") if there is none. Raises StorageError."""
+        """Return the version and the content of a shared document; (0, b"") if there is none.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return self.read_documents([name])[0]
 
     def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name, in one read."""
+        """Return what `read_document` returns for each name, in one read.
+
+        Args:
+            names: The names of the documents.
+        """
         return self._read(lambda connection: read_all_documents(connection, names))
 
     def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document as `version` + 1, if `version` is the stored one. Raises StorageError."""
+        """Store a shared document as `version` + 1, if `version` is the stored one.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return self._write(lambda connection: replace_document(connection, name, content, version))
 
     def close(self) -> None:
@@ -153,6 +222,27 @@ class AsyncSqliteStorage:
     """A storage for tasks: the names of `SqliteStorage`, with await. It is over the states of `shared`, if given.
 
     Calls run in threads. Tasks that call at the same time are decided together, in one transaction.
+
+    Args:
+        path: The file. It is made on first use.
+        shared: The storage for threads whose states are shared. None means one of its own, from the other arguments.
+        deadline: The longest time of a call, unless the disk itself stalls: seconds or a timedelta.
+        synchronous: `"full"`, `"normal"` or `"off"`: with `"full"` a decision is on the disk before it is answered.
+        secret: A secret without which nobody can tell whose states the file has. Empty means none.
+        clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's clock.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound import AsyncLimiter
+        >>> from ratebound.storage.sqlite.storage import AsyncSqliteStorage
+        >>> async def main():
+        ...     async with AsyncLimiter("5/minute", storage=AsyncSqliteStorage("limits.db", deadline=5)) as limiter:
+        ...         return await limiter.hit("user:42")
+        >>> asyncio.run(main()).remaining
+        4
     """
 
     def __init__(
@@ -173,11 +263,29 @@ class AsyncSqliteStorage:
 
     @classmethod
     def from_url(cls, url: str, *, clock: Clock | None = None) -> "AsyncSqliteStorage":
-        """Return a storage by its URL; see `SqliteStorage.from_url`."""
+        """Return a storage by its URL; see `SqliteStorage.from_url`.
+
+        Args:
+            url: The URL of the storage.
+            clock: A function that returns microseconds since 1970. Tests give a `FakeClock`. None means the system's
+                clock.
+
+        Raises:
+            ValueError: The URL cannot be read.
+        """
         return cls(shared=SqliteStorage.from_url(url, clock=clock))
 
     async def evaluate(self, groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
-        """Decide each group atomically, in order. Raises StorageError."""
+        """Decide each group atomically, in order.
+
+        Args:
+            groups: The groups of asks. Each one is decided atomically, all or nothing.
+            mode: `"spend"` charges if every limit allows, `"peek"` changes nothing, `"force"` always charges a signed
+                cost.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         stored = [StoredGroup(group, self.shared.names) for group in groups]
         if mode == "peek":
             return await self._in_thread(partial(self.shared.peek, stored))
@@ -195,23 +303,58 @@ class AsyncSqliteStorage:
             timer.cancel()
 
     async def reset(self, group: Group) -> None:
-        """Delete states; see `SqliteStorage.reset`."""
+        """Delete states; see `SqliteStorage.reset`.
+
+        Args:
+            group: The asks whose keys and limits are forgotten. Their costs do not matter.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         await self._in_thread(partial(self.shared.reset, group))
 
     async def holders(self, key: str, limit: Limit) -> list[HeldSlot]:
-        """Return the slots of a key that are held now; see `SqliteStorage.holders`."""
+        """Return the slots of a key that are held now; see `SqliteStorage.holders`.
+
+        Args:
+            key: The key whose slots are listed.
+            limit: The concurrent limit whose slots are listed.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return await self._in_thread(partial(self.shared.holders, key, limit))
 
     async def read_document(self, name: str) -> Document:
-        """Return the version and the content of a shared document; see `SqliteStorage.read_document`."""
+        """Return the version and the content of a shared document; see `SqliteStorage.read_document`.
+
+        Args:
+            name: The name of the document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return await self._in_thread(partial(self.shared.read_document, name))
 
     async def read_documents(self, names: Sequence[str]) -> list[Document]:
-        """Return what `read_document` returns for each name; see `SqliteStorage.read_documents`."""
+        """Return what `read_document` returns for each name; see `SqliteStorage.read_documents`.
+
+        Args:
+            names: The names of the documents.
+        """
         return await self._in_thread(partial(self.shared.read_documents, names))
 
     async def write_document(self, name: str, content: bytes, version: int) -> bool:
-        """Store a shared document; see `SqliteStorage.write_document`."""
+        """Store a shared document; see `SqliteStorage.write_document`.
+
+        Args:
+            name: The name of the document.
+            content: The bytes to store. They replace the document.
+            version: The version that was read; 0 if there was no document.
+
+        Raises:
+            StorageError: The storage could not answer.
+        """
         return await self._in_thread(partial(self.shared.write_document, name, content, version))
 
     async def close(self) -> None:

@@ -52,7 +52,18 @@ BODY_ERRORS = (RawPostDataException, RequestDataTooBig, UnreadablePostError)
 
 
 class Settings(GateOptions, PolicyOptions, total=False):
-    """RATEBOUND as a dict: `RATEBOUND: Settings = {"policy": "100/minute"}`. See `DjangoLimits`."""
+    """RATEBOUND of the settings as a dict. It also takes the options of `WebGate` and `Policy`.
+
+    Attributes:
+        policy: Limits as text, the path of a policy file, a Policy, or a dict as in a file.
+        user: A function of the HttpRequest, or its dotted name, that returns who is logged in. By default it is
+            `request.user`.
+        sleep: The function that waits for a number of seconds, for tests.
+
+    Examples:
+        >>> from ratebound.web.django import Settings
+        >>> RATEBOUND: Settings = {"policy": "100/minute", "failure": "open"}
+    """
 
     policy: AnyPolicy | None
     user: str | Callable[[Any], Any]
@@ -448,7 +459,16 @@ _configured: list[DjangoLimits] = []
 
 
 def configured_limits() -> DjangoLimits:
-    """Return the limits of the settings, which are read at the first call."""
+    """Return the limits of the settings, which are read at the first call.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+
+    Examples:
+        >>> from ratebound.web.django import configured_limits
+        >>> usage = configured_limits().gate.usage_of("user:42")
+    """
     if _configured:
         return _configured[0]
     with _lock:
@@ -458,7 +478,17 @@ def configured_limits() -> DjangoLimits:
 
 
 def client_address(request: Any) -> str:
-    """Return the client's address, as the proxies that the policy trusts tell it: the one that limits count by."""
+    """Return the client's address, as the proxies that the policy trusts tell it: the one that limits count by.
+
+    Args:
+        request: The HttpRequest, or the Request of the REST framework.
+
+    Examples:
+        >>> from django.test import RequestFactory
+        >>> from ratebound.web.django import client_address
+        >>> client_address(RequestFactory().get("/", REMOTE_ADDR="203.0.113.7"))
+        '203.0.113.7'
+    """
     view = visit_of(getattr(request, "_request", request)).view  # the second: of the REST framework
     if view.found is None:
         configured_limits().gate.gate.current().note_client(view)
@@ -467,7 +497,12 @@ def client_address(request: Any) -> str:
 
 def close() -> None:
     """Close the storage, for threads at once, and for tasks as soon as their event loop gets to it. The next request
-    opens it again."""
+    opens it again.
+
+    Examples:
+        >>> from ratebound.web.django import close
+        >>> close()
+    """
     with _lock:
         for one in _configured:
             one.gate.close()
@@ -475,7 +510,13 @@ def close() -> None:
 
 
 async def aclose() -> None:
-    """Close the storage, and wait until this event loop has done its part."""
+    """Close the storage, and wait until this event loop has done its part.
+
+    Examples:
+        >>> import asyncio
+        >>> from ratebound.web.django import aclose
+        >>> asyncio.run(aclose())
+    """
     close()
     await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "ratebound-close"))
 

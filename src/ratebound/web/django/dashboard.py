@@ -25,11 +25,21 @@ NAME = "ratebound"
 
 @needing_auth
 def dashboard(*, auth: Auth[[Any]], ledger: DashboardLedger | None = None) -> tuple[list[URLPattern], str, str]:
-    """Return the URLs of the dashboard, for `path`: `path("limits/", dashboard(auth=staff_operator))`.
+    """Return the URLs of the dashboard, for `path`. Requests for the dashboard are not limited.
 
-    `auth` is a function of the HttpRequest, which may be async. It returns None, "read", "write", or an Operator. What
-    it raises is for Django: PermissionDenied, for example. Requests for the dashboard are not limited. With a `ledger`
-    it shows history, too.
+    What `auth` raises is for Django: PermissionDenied, for example.
+
+    Args:
+        auth: A function of the HttpRequest, which may be async. It returns None, `"read"`, `"write"`, or an `Operator`.
+        ledger: A `Ledger` whose history the dashboard shows, too.
+
+    Raises:
+        TypeError: `auth` takes other arguments.
+
+    Examples:
+        >>> from django.urls import path
+        >>> from ratebound.web.django import dashboard, staff_operator
+        >>> urlpatterns = [path("limits/", dashboard(auth=staff_operator))]
     """
     check_takes(auth, "the HttpRequest", option="auth")
 
@@ -49,8 +59,21 @@ def dashboard(*, auth: Auth[[Any]], ledger: DashboardLedger | None = None) -> tu
 
 
 def staff_operator(request: Any) -> Operator | None:
-    """Return staff of Django's admin as operators: superusers may change everything, others only look. It is an `auth`
-    for `dashboard`. Raises ImproperlyConfigured if the site has no AuthenticationMiddleware."""
+    """Return staff of Django's admin as operators: superusers may change everything, others only look. Others are None.
+
+    It is an `auth` for `dashboard`.
+
+    Args:
+        request: The HttpRequest.
+
+    Raises:
+        ImproperlyConfigured: The site has no AuthenticationMiddleware.
+
+    Examples:
+        >>> from django.urls import path
+        >>> from ratebound.web.django import dashboard, staff_operator
+        >>> urlpatterns = [path("limits/", dashboard(auth=staff_operator))]
+    """
     user = getattr(request, "user", None)
     if user is None:
         raise ImproperlyConfigured(

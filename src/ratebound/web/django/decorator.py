@@ -32,7 +32,24 @@ NO_REQUEST = "@limit is for views: for a method write @method_decorator(limit(â€
 def limit(limits: AnyViewLimits, **options: Unpack[ViewLimitOptions]) -> Callable[[T], T]:
     """Limit a view: a function or a class, sync or async; a method of a class-based view with method_decorator.
 
-    Options are those of RouteLimit. Functions take the HttpRequest, and `on_breach` also the rejection.
+    Functions take the HttpRequest, and `on_breach` also the rejection.
+
+    Args:
+        limits: Limits as text, `Limit` objects, limits by tier, or a function of the request, which needs the option
+            `otherwise`.
+        **options: Options of `RouteLimit`, like `key`, `cost`, `name` and `charge`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: Options do not go together.
+
+    Examples:
+        >>> from django.http import HttpResponse
+        >>> from ratebound.web.django import limit
+        >>> @limit("5/minute", key="address", methods="POST")
+        ... def login(request):
+        ...     return HttpResponse("welcome")
     """
     limit = route_limit(limits, options)
 

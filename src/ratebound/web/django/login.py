@@ -1,5 +1,5 @@
 """Failed logins, from Django's signals: a wrong password is answered with the form again and status 200, and
-`charge="failure"` has to count it all the same."""
+`charge="failure"` has to count it anyway."""
 
 from contextvars import ContextVar
 from typing import Any

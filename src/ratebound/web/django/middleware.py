@@ -27,7 +27,20 @@ from ratebound.web.visit import Visit
 
 
 class RateLimitMiddleware:
-    """Limits of the policy and of views, for threads and for tasks. A view sees the decision in `request.ratebound`."""
+    """Limits of the policy and of views, for threads and for tasks. A view sees the decision in `request.ratebound`.
+
+    It stands in MIDDLEWARE, and its limits in RATEBOUND of the settings.
+
+    Args:
+        get_response: The next middleware, or the view.
+
+    Raises:
+        ImproperlyConfigured: The settings, or the limits of a view, are invalid. The message has all mistakes.
+
+    Examples:
+        >>> MIDDLEWARE = ["ratebound.web.django.RateLimitMiddleware"]
+        >>> RATEBOUND = {"policy": "100/minute", "storage": "redis://localhost:6379/0"}
+    """
 
     sync_capable = True
     async_capable = True

@@ -13,7 +13,16 @@ from ratebound.web.usage_page import CONTENT_TYPE, HEADERS, read_page
 
 @exempt
 def usage_page(request: Any) -> Any:
-    """Tell the caller its own usage of all limits, as JSON. It costs nothing, except for early rules."""
+    """Tell the caller its own usage of all limits, as JSON. It costs nothing, except for early rules.
+
+    Args:
+        request: The HttpRequest.
+
+    Examples:
+        >>> from django.urls import path
+        >>> from ratebound.web.django import usage_page
+        >>> urlpatterns = [path("rate_limit", usage_page)]
+    """
     limits = configured_limits()
     page = run(read_page(limits.gate, partial(limits.usage, request, all_rules=True)))
     return HttpResponse(page.body, status=page.status, headers=HEADERS, content_type=CONTENT_TYPE)

@@ -7,6 +7,7 @@ from starlette.requests import HTTPConnection, Request
 
 from ratebound.web.asgi import WIRE, own_prefixes, paths_with
 from ratebound.web.asgi_types import Receive, Scope, Send
+from ratebound.web.fastapi.documentation import is_documentation
 from ratebound.web.fastapi.plain_path import PlainEntrance
 from ratebound.web.fastapi.route_table import FoundRoute, RouteTable, host_of, route_path
 from ratebound.web.fastapi.running_request import Current
@@ -41,6 +42,7 @@ class InstalledLimits(Protocol):
     lives: set[object]
     has_user_function: bool
     dashboards: list[Any]
+    limit_docs: bool
 
     @property
     def user(self) -> Any:
@@ -60,6 +62,7 @@ class LimitedApplication:
     """An application in which limits are installed. `index` is its place among the applications of these limits."""
 
     def __init__(self, limits: InstalledLimits, app: Any, index: int) -> None:
+        self.innermost: Any = None  # Starlette's description of its innermost middleware
         self.limits = limits
         self.app = app
         self.marks = limits.marks
@@ -79,13 +82,18 @@ class LimitedApplication:
         # A middleware has answered, maybe before the one that finds the user was reached.
         self.answered_wire = self.wire._replace(no_user=user_is_given)
 
-    def find(self, scope: Scope) -> FoundRoute:
-        """Return the endpoint that a request will be routed to."""
+    def table(self) -> RouteTable:
+        """Return the routes of the application, as they are now."""
         table = self._table
         if table is None:
             table = self.read_routes()
         elif self._is_stale or len(self.app.router.routes) != self._routes:
             table = self.read_routes(prepare=False)  # a mistake in a route that was added is that route's own
+        return table
+
+    def find(self, scope: Scope) -> FoundRoute:
+        """Return the endpoint that a request will be routed to."""
+        table = self.table()
         host = host_of(scope) if table.has_hosts else ""
         return table.find(scope["type"], scope.get("method", "GET"), route_path(scope), host)
 
@@ -94,6 +102,11 @@ class LimitedApplication:
         table = self._table or self.read_routes()
         found = table.path_params(scope["type"], scope.get("method", "GET"), route_path(scope), host_of(scope))
         return {**scope.get("path_params", {}), **found}
+
+    def start(self) -> None:
+        """Read the routes again if they were read before the application has its middleware."""
+        self._is_stale = self._table is not None
+        self.entrance.known = None
 
     def read_routes_once(self) -> None:
         """Read the application's routes, unless they were read before."""
@@ -129,6 +142,20 @@ class LimitedApplication:
         if found:
             self.limits.names.note(route.endpoint)
         return [limit for limit, is_foreseen in found if is_foreseen]
+
+    def unforeseen(self, route: Any) -> Sequence[RouteLimit]:
+        """Return the limits among a route's dependencies that are checked when they are called."""
+        return [limit for limit, is_foreseen in self.limits.depended(route) if not is_foreseen]
+
+    def is_spared(self, route: Any) -> bool:
+        """Return True if a route is one of those that FastAPI adds for its documentation, and these are not limited."""
+        return not self.limits.limit_docs and self._is_innermost() and is_documentation(self.app, route)
+
+    def _is_innermost(self) -> bool:
+        """Return True if no middleware stands between these limits and the router: it could lead requests elsewhere."""
+        found = self.app.user_middleware
+        own = next((place for place, one in enumerate(found) if one is self.innermost), len(found))
+        return all(one.cls is found[own].cls for one in found[own:])  # other limits may follow
 
     def is_dashboard(self, app: object) -> bool:
         """Return True if this application is a dashboard of these limits."""

@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from anyio import Event, from_thread
@@ -29,6 +29,7 @@ from ratebound.web.dashboard import Auth, DashboardLedger, Operator, asgi_dashbo
 from ratebound.web.fastapi.application import ROUTED, LimitedApplication
 from ratebound.web.fastapi.dashboard import DashboardEntrance, MountedDashboard
 from ratebound.web.fastapi.middleware import InnermostMiddleware, OutermostMiddleware
+from ratebound.web.fastapi.openapi import DescribedApplication
 from ratebound.web.fastapi.running_request import Current, EndpointCheck, RunningRequest, was_checked
 from ratebound.web.fastapi.wrapped_endpoint import (
     NOT_INSTALLED,
@@ -52,10 +53,16 @@ from ratebound.web.visit import Visit
 from ratebound.web.websocket import POLICY_VIOLATION
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 
 class RateLimitExceeded(HTTPException):
-    """A rejection on its way through the application's exception handling. `rejected` has all its details."""
+    """A rejection on its way through the application's exception handling.
+
+    Args:
+        rejected: The rejection with all its details.
+        visit: The request of which this rejects a part.
+    """
 
     def __init__(self, rejected: Rejected, visit: Visit | None = None) -> None:
         super().__init__(rejected.status, rejected.description, dict(rejected.fields))
@@ -65,18 +72,65 @@ class RateLimitExceeded(HTTPException):
 
 # The RateLimits of each limit: an application with limits may be mounted in another that has its own.
 OWNERS: WeakKeyDictionary[RouteLimit, object] = WeakKeyDictionary()
+RIGHT_CALL = "write RateLimits('100/minute', app=app)"
+
+
+def _policy_first(init: Callable[P, None]) -> Callable[P, None]:
+    """Make a constructor raise an error that names the right call, where Python would count the arguments."""
+
+    @functools.wraps(init)
+    def made(*args: P.args, **options: P.kwargs) -> None:
+        for one in (*args[1:], options.get("policy")):
+            if hasattr(one, "build_middleware_stack"):
+                raise TypeError(f"expected a policy first, and the application as app=, not {one!r}: {RIGHT_CALL}")
+        init(*args, **options)
+
+    return made
 
 
 class RateLimits:
-    """Limits for FastAPI and Starlette: `limits = RateLimits("100/minute", app=app)`, or `limits.install(app)` later.
-    See `WebGate` for the options.
+    """Limits for FastAPI and Starlette.
 
     The application's own handler for the status or for RateLimitExceeded answers a rejection, if there is one.
-    `user` is a function of the scope that returns who is authenticated; `messages` limits the messages of each
-    WebSocket connection. Functions of limits take the RequestView, or nothing. `usage_of`, `grant`, `reset`,
-    `holders`, `block`, `unblock` and `blocks` are those of the gate: `await limits.reset("user:42")`.
+    Functions of limits take the RequestView, or nothing. `usage_of`, `grant`, `reset`, `holders`, `block`, `unblock`,
+    `blocks` and other calls for operators are those of the gate: `await limits.reset("user:42")`.
+
+    Args:
+        policy: Limits as text or by tier, a Policy, a PolicyFile, the path of a policy file (read again when it
+            changes), a PolicyUrl, the URL of a policy (fetched again and again), or a dict with the keys of a file.
+            None means that only endpoints have limits.
+        app: The application to limit. None means to call `install` later.
+        user: A function of the scope that returns who is authenticated: an id, an `Identity`, or None. By default it is
+            the user that Starlette's AuthenticationMiddleware has set.
+        messages: The limit of the messages of each WebSocket connection. A client that sends more is disconnected.
+        limit_docs: True if FastAPI's own pages (`/docs`, `/redoc`, `/openapi.json`) are limited, too.
+        openapi: False if the OpenAPI document of FastAPI does not get the rejections of limited operations.
+        **options: Options of `WebGate`, like `storage`, `max_delay` and `listeners`, and of `Policy`, like `failure`,
+            `by` and `headers`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: A URL or a duration cannot be read.
+
+    Examples:
+        >>> import asyncio, httpx
+        >>> from fastapi import FastAPI
+        >>> from ratebound.web.fastapi import RateLimits
+        >>> app = FastAPI()
+        >>> limits = RateLimits("100/minute", app=app)
+        >>> @app.get("/search")
+        ... @limits.limit("1/minute")
+        ... async def search():
+        ...     return {}
+        >>> async def statuses():
+        ...     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        ...         return [(await client.get("/search")).status_code for _ in range(2)]
+        >>> asyncio.run(statuses())
+        [200, 429]
     """
 
+    @_policy_first
     def __init__(
         self,
         policy: AnyPolicy | None = None,
@@ -84,13 +138,15 @@ class RateLimits:
         app: Any = None,
         user: Callable[[Scope], Any] = user_of,
         messages: "str | RouteLimit | None" = None,
+        limit_docs: bool = False,
+        openapi: bool = True,
         **options: Unpack[AsyncOptions],
     ) -> None:
-        if hasattr(policy, "build_middleware_stack"):
-            raise TypeError(f"expected a policy, not {policy!r}: write RateLimits('100/minute', app=app)")
         if "by" in options:
             options["by"] = taking_request(options["by"], "by")
         self.gate = AsyncWebGate(policy, **options)
+        self.limit_docs = limit_docs
+        self._is_described = openapi
         self.has_user_function = user is not user_of
         self.user = identified(user, "the scope") if self.has_user_function else user
         self.key = f"ratebound.{id(self)}"  # the key of a visit in its scope
@@ -115,8 +171,24 @@ class RateLimits:
             self.install(app)
 
     def install(self, app: Any) -> None:
-        """Install the limits in a FastAPI or Starlette application, before it has served a request. Several
-        applications may have the same limits, and then share all quotas. Mounted ones are part of the one around."""
+        """Install the limits in a FastAPI or Starlette application, before it has served a request.
+
+        Several applications may have the same limits, and then share all quotas. Mounted ones are part of the one
+        around.
+
+        Args:
+            app: The application.
+
+        Raises:
+            TypeError: It is another kind of application.
+            RuntimeError: The limits are installed already, or the application has started.
+
+        Examples:
+            >>> from starlette.applications import Starlette
+            >>> from ratebound.web.fastapi import RateLimits
+            >>> limits = RateLimits("100/minute")
+            >>> limits.install(Starlette())
+        """
         if any(one.app is app for one in self.applications):
             raise RuntimeError("these limits are installed in this application already: call install once")
         if not hasattr(app, "build_middleware_stack"):
@@ -127,10 +199,32 @@ class RateLimits:
             raise RuntimeError("the application has started: call limits.install(app) before its first request")
         application = LimitedApplication(self, app, len(self.applications))
         self.applications.append(application)
-        app.user_middleware.append(Middleware(InnermostMiddleware, application=application))
+        application.innermost = Middleware(InnermostMiddleware, application=application)
+        app.user_middleware.append(application.innermost)
         build = app.build_middleware_stack
         app.build_middleware_stack = lambda: self._admitting(OutermostMiddleware(build(), application), application)
         app.exception_handlers.setdefault(RateLimitExceeded, answer_rejection)
+        if self._is_described and hasattr(app, "openapi"):
+            described = DescribedApplication(application, functools.partial(_answers_itself, app))
+            made: Callable[[], dict[str, Any]] = app.openapi
+            app.openapi = lambda: described.openapi(made)
+
+    def describe(self, app: Any, document: dict[str, Any]) -> dict[str, Any]:
+        """Return an OpenAPI document of an application with the rejections of these limits added.
+
+        It is for an `app.openapi` of your own that is set after these limits were installed.
+
+        Args:
+            app: The application.
+            document: The OpenAPI document of the application.
+
+        Raises:
+            ValueError: The limits are not installed in this application.
+        """
+        for application in self.applications:
+            if application.app is app:
+                return DescribedApplication(application, functools.partial(_answers_itself, app)).described(document)
+        raise ValueError(f"these limits are not installed in {app!r}: call limits.install(app)")
 
     @checking_call
     def limit(
@@ -140,10 +234,26 @@ class RateLimits:
         user: Callable[..., Any] | None = None,
         **options: Unpack[LimitOptions],
     ) -> "DeclaredLimit":
-        """Limit one endpoint: as a decorator below the route's, or as `Depends(limits.limit("5/minute"))`.
+        """Limit one endpoint: as a decorator below the route's, or as a dependency.
 
-        The options are those of RouteLimit. `user` is a dependency that returns the user, for `Depends` only; with it,
-        `key` is "user" by default.
+        Args:
+            limits: Limits as text, `Limit` objects, limits by tier, or a function of the request, which needs the
+                option `otherwise`.
+            user: A dependency that returns the user, for `Depends` only; with it, `key` is "user" by default.
+            **options: Options of `RouteLimit`, like `key`, `cost`, `name` and `charge`.
+
+        Raises:
+            PolicyError: The policy is invalid. It has every error, with its place.
+            TypeError: An option is unknown or something else than expected. The message says what to write.
+            ValueError: Options do not go together, or the policy cannot be combined with the limit.
+
+        Examples:
+            >>> from fastapi import Depends, FastAPI
+            >>> from ratebound.web.fastapi import RateLimits
+            >>> app = FastAPI()
+            >>> limits = RateLimits(app=app)
+            >>> @app.get("/reports", dependencies=[Depends(limits.limit("5/minute", key="address"))])
+            ... async def reports(): ...
         """
         if user is not None:
             check_user(user)
@@ -163,7 +273,23 @@ class RateLimits:
         return DeclaredLimit(self, limit, user)
 
     def exempt(self, function: F) -> F:
-        """Exempt an endpoint from all rules but the early ones."""
+        """Exempt an endpoint from all rules but the early ones, which are checked before it is known.
+
+        Args:
+            function: The endpoint.
+
+        Returns:
+            The same function.
+
+        Examples:
+            >>> from fastapi import FastAPI
+            >>> from ratebound.web.fastapi import RateLimits
+            >>> app = FastAPI()
+            >>> limits = RateLimits("100/minute", app=app)
+            >>> @app.get("/health")
+            ... @limits.exempt
+            ... async def health(): ...
+        """
         for one in with_originals(function):
             exempt(one)
         return function
@@ -172,19 +298,30 @@ class RateLimits:
         """Return what the client of a request has used of each limit that the request was checked against. Charges
         nothing.
 
-        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
-        limits that all clients share. `user` is the user, if only a dependency knows it.
+        Args:
+            request: The Request or the WebSocket.
+            all_rules: True for every limit that counts this client, whatever the path or method of the request, but for
+                limits that all clients share.
+            user: The user, if only a dependency knows it.
         """
         if not all_rules:
             return await self.gate.usage_after(request.scope.get("state", {}).get(STATE))
         return await self.gate.usage(self._client_view(request.scope, user))
 
     def usage_page(self, user: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        """Return an endpoint that tells callers their own usage of all limits, as JSON. It costs nothing, except for
-        early rules.
+        """Return an endpoint that tells callers their own usage of all limits, as JSON.
 
-        FastAPI: `app.get("/rate_limit")(limits.usage_page())`. Starlette: `Route("/rate_limit", limits.usage_page())`.
-        `user` is a dependency of FastAPI that returns the user.
+        It costs nothing, except for early rules. Starlette: `Route("/rate_limit", limits.usage_page())`.
+
+        Args:
+            user: A dependency of FastAPI that returns the user.
+
+        Examples:
+            >>> from fastapi import FastAPI
+            >>> from ratebound.web.fastapi import RateLimits
+            >>> app = FastAPI()
+            >>> limits = RateLimits("100/minute", app=app)
+            >>> page = app.get("/rate_limit")(limits.usage_page())
         """
 
         async def usage_page(request: Request, user: Any = None) -> Response:
@@ -197,11 +334,23 @@ class RateLimits:
 
     @needing_auth
     def dashboard(self, *, auth: Auth[[Request]], ledger: DashboardLedger | None = None) -> MountedDashboard:
-        """Return the dashboard of these limits as an application: `app.mount("/limits", limits.dashboard(auth=…))`.
+        """Return the dashboard of these limits as an application. Requests for it are not limited.
 
-        `auth` is a function of the Request, which may be async. It returns None, "read", "write", or an Operator. What
-        it raises is for the application's own handlers of exceptions. Requests for the dashboard are not limited. With
-        a `ledger` it shows history, too.
+        What `auth` raises is for the application's own handlers of exceptions.
+
+        Args:
+            auth: A function of the Request, which may be async. It returns None, `"read"`, `"write"`, or an `Operator`.
+            ledger: A `Ledger` whose history the dashboard shows, too.
+
+        Raises:
+            TypeError: `auth` takes other arguments.
+
+        Examples:
+            >>> from fastapi import FastAPI
+            >>> from ratebound.web.fastapi import Operator, RateLimits
+            >>> app = FastAPI()
+            >>> limits = RateLimits("100/minute", app=app)
+            >>> app.mount("/limits", limits.dashboard(auth=lambda request: Operator("alice", "read")))
         """
         check_takes(auth, "the Request", option="auth")
         site = asgi_dashboard(self.gate, functools.partial(_called_with_request, auth), ledger)
@@ -230,21 +379,42 @@ class RateLimits:
             application.read_routes_once()
 
     def read_routes(self) -> None:
-        """Read the routes of all applications. Raises ValueError if limits cannot be combined with the policy."""
+        """Read the routes of all applications.
+
+        Raises:
+            ValueError: Limits cannot be combined with the policy.
+        """
         for application in self.applications:
             application.read_routes()
 
     def marks(self, function: Any) -> list[RouteLimit | None]:
-        """Return the limits of a function, but for those of another `RateLimits`."""
+        """Return the limits of a function, but for those of another `RateLimits`.
+
+        Args:
+            function: The endpoint.
+        """
         return [mark for mark in declared(function) if mark is None or OWNERS.get(mark, self._mark) is self._mark]
 
     def depended(self, route: Any) -> Sequence[tuple[RouteLimit, bool]]:
-        """Return the limits that a route has as dependencies, and True for each that needs nothing but the request."""
+        """Return the limits that a route has as dependencies, and True for each that needs nothing but the request.
+
+        Args:
+            route: The route.
+        """
         return [(one.limit, one.user is None) for one in _dependencies(route) if one.limits is self]
 
     async def check_part(self, endpoint: Endpoint, view: RequestView, running: RunningRequest) -> None:
-        """Check limits that could not be foreseen. Raises RateLimitExceeded. When the response starts, its status shows
-        whether that is the response: then everything charged before is given back."""
+        """Check limits that could not be foreseen. When the response starts, its status shows whether that is the
+        response: then everything charged before is given back.
+
+        Args:
+            endpoint: The limits.
+            view: The request.
+            running: What is known of the request.
+
+        Raises:
+            RateLimitExceeded: The request is rejected.
+        """
         view.body = running.view.body
         view.reread(running.view.paths)  # as it was at first: a mount below it is no prefix of this application
         visit, rules = running.visit, self.gate.rules_alone(endpoint)
@@ -254,16 +424,23 @@ class RateLimits:
             raise RateLimitExceeded(answer, visit)
 
     async def reject(self, app: Any, rejected: Rejected, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by the limit's own `on_breach`, by the application's handler, or as the policy says."""
+        """Answer by the limit's own `on_breach`, by the application's handler, or as the policy says.
+
+        Args:
+            app: The application.
+            rejected: The rejection.
+            scope: The scope of the request.
+            receive: The receive function of ASGI.
+            send: The send function of ASGI.
+        """
         scope["state"][STATE] = rejected
         if rejected.breach is not None:
             response = await _called(rejected.breach, rejected)
             if response is not None:
                 await response(scope, receive, send)
                 return
-        handlers = app.exception_handlers
-        handler = handlers.get(rejected.status) or handlers.get(RateLimitExceeded)
-        if handler is None or handler == answer_rejection:
+        handler = _handler_of(app, rejected.status)
+        if handler is None:
             await reject(rejected, scope, send)
         else:
             response = await _called(handler, Request(scope, receive, send), RateLimitExceeded(rejected))
@@ -423,7 +600,7 @@ class DeclaredLimit:
             raise RateLimitExceeded(answer)
         if passed is None:
             connection.state.ratebound = passed = answer
-        passed.end("nobody sees the end of its response, as these limits are not installed: limits.install(app)")
+        passed.end("these limits are not installed, so the end of its response is not seen: call limits.install(app)")
         response.headers.update(dict(passed.headers))
         return passed
 
@@ -492,6 +669,17 @@ def _user_parameter(user: Callable[..., Any]) -> inspect.Parameter:
     from fastapi import Depends
 
     return inspect.Parameter("user", inspect.Parameter.KEYWORD_ONLY, default=Depends(user))
+
+
+def _handler_of(app: Any, status: int) -> Callable[..., Any] | None:
+    """Return the application's own handler for rejections of this status; None if it has none."""
+    handlers = app.exception_handlers
+    handler: Callable[..., Any] | None = handlers.get(status) or handlers.get(RateLimitExceeded)
+    return None if handler == answer_rejection else handler
+
+
+def _answers_itself(app: Any, status: int) -> bool:
+    return _handler_of(app, status) is not None
 
 
 async def _awaited(unchecked: Unchecked) -> None:

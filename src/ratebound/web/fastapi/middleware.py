@@ -40,6 +40,7 @@ class OutermostMiddleware:
         self.limits = application.limits
         self.gate = application.limits.gate
         self._key = application.limits.key
+        application.start()
         self._has_between = any(one.cls is not InnermostMiddleware for one in application.app.user_middleware)
         _watch_cors(app, self._key)
 
@@ -61,7 +62,7 @@ class OutermostMiddleware:
             except BaseException as error:
                 await break_off(begun, isinstance(error, Exception))
                 raise
-            if isinstance(visit.answer, Passed) and visit.answer.may_settle:
+            if isinstance(visit.answer, Passed) and not visit.answer.ended:
                 await break_off(begun)
             return
         if kind == "lifespan":
@@ -279,7 +280,10 @@ class SendBetween:
         view = request_view(scope, self._user(), found.template, application.answered_wire)
         # Nothing was checked yet for a connection, nor for a request that was routed to the dashboard.
         stage: Stage | None = "late" if is_http and not visit.is_spared else None
-        answer = await run_async(visit.check(gate, gate.rules_for(found.endpoint), view, stage))
+        endpoint = found.endpoint
+        if endpoint is not None and endpoint.spared_path is not None:
+            endpoint = None  # the page was not reached, and the answer of a middleware is limited
+        answer = await run_async(visit.check(gate, gate.rules_for(endpoint), view, stage))
         if earlier is None:
             silence(scope["state"].get(STATE))
         scope["state"][STATE] = answer

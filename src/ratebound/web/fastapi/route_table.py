@@ -41,6 +41,9 @@ class RouteReader(Protocol):
     def is_dashboard(self, app: object) -> bool:
         """Return True if this application is the dashboard of the limits of this reader."""
 
+    def is_spared(self, route: Any) -> bool:
+        """Return True if a route leads to a page of the framework itself, which is not limited by default."""
+
     def marks(self, function: Any) -> Sequence[RouteLimit | None]:
         """Return the limits of a function that this reader checks."""
 
@@ -52,15 +55,15 @@ class RouteTable:
     """The routes of an application."""
 
     def __init__(self, routes: Iterable[Any], reader: RouteReader, prefix: str = "") -> None:
-        self._routes = [TableRoute(route, reader, prefix) for route in flat_routes(routes)]
+        self.routes = [TableRoute(route, reader, prefix) for route in flat_routes(routes)]
         self.known: dict[tuple[str, str, str, str], FoundRoute] = {}  # by kind, method, path and host
         self.has_hosts: bool = any(
-            route.of_host is not None or (route.below is not None and route.below.has_hosts) for route in self._routes
+            route.of_host is not None or (route.below is not None and route.below.has_hosts) for route in self.routes
         )
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Yield the endpoints of all routes that have limits."""
-        for route in self._routes:
+        for route in self.routes:
             yield from route.endpoints()
 
     def find(self, kind: str, method: str, path: str, host: str = "") -> FoundRoute:
@@ -91,7 +94,7 @@ class RouteTable:
         """Go through the routes as the router does. Return the route, True if it takes the method (else the response
         is a 405, and the endpoint does not run), and all matches on the way."""
         partial: _Walk = (None, False, [])
-        for route in self._routes:
+        for route in self.routes:
             if route.of_host is not None:
                 match = route.of_host.match(host)
                 if match is not None and route.is_dashboard:
@@ -152,7 +155,10 @@ class TableRoute:
         self._convertors: dict[str, Any] = {**(getattr(route, "param_convertors", None) or {})}
         if is_mount and self.of_host is None:
             self._convertors.pop("path", None)  # the rest of the path
+        self.path_format = str(getattr(route, "path_format", path))
+        self.is_spared = not is_mount and reader.is_spared(plain)
         self._more = tuple(reader.depended(route))
+        self.dependant = getattr(route, "dependant", None)
         self._reader = reader
         self._found: dict[str, FoundRoute] = {}
 
@@ -184,6 +190,8 @@ class TableRoute:
     def _endpoint(self, verb: str) -> Endpoint | None:
         if self.function is None:
             return None
+        if self.is_spared:
+            return Endpoint("documentation", (), spared_path=self.template)
         own = getattr(self.function, verb.lower(), None) if verb else None
         if verb == "HEAD" and own is None:
             own = getattr(self.function, "get", None)  # which then answers

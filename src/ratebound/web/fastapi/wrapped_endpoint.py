@@ -18,7 +18,7 @@ Wait = Callable[[Unchecked], None]
 
 CHECKS = "__ratebound_checks__"  # the attribute of an object that holds its checks
 NOT_INSTALLED = (
-    "{name} has limits that nobody checks, and would be unlimited: call limits.install(app) for the application that"
+    "{name} would run unlimited, since its limits are not installed: call limits.install(app) for the application that"
     " serves it. Outside of a request call {name}.__wrapped__, or use ratebound.testing.limiting_off()"
 )
 WOULD_BLOCK = (

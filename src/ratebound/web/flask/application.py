@@ -1,6 +1,6 @@
 """One Flask application with limits: checked before each view, and where a limit stands inside of one.
 
-A request that another hook answers before ours is reached is checked all the same; early rules are checked before any
+A request that another hook answers before ours is reached is checked, too; early rules are checked before any
 hook. A rejection inside of a view counts as one only if it leaves the view: a request whose view catches it has passed.
 """
 

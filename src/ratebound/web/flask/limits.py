@@ -59,13 +59,41 @@ def _application_first(init: Callable[P, None]) -> Callable[P, None]:
 
 
 class RateLimits:
-    """Limits for a Flask application: `RateLimits(app, "100/minute")`, or with a Policy or the path of a policy file.
+    """Limits for a Flask application.
 
-    `default_limits` apply to each view without limits of its own, each view counted by itself; `application_limits` to
-    all views together. `user` returns who is logged in; a request for which `exempt_when` returns True counts nothing.
-    `on_breach` is called with each rejection and may return the response. Other settings are those of WebGate.
     Functions take the RequestView, or nothing and look at `flask.request`. Create it after the hooks that log a user
     in: hooks run in order.
+
+    Args:
+        app: The application to limit. None means to call `init_app` later.
+        policy: Limits as text or by tier, a Policy, a PolicyFile, the path of a policy file (read again when it
+            changes), a PolicyUrl, the URL of a policy (fetched again and again), or a dict with the keys of a file.
+            None means that only endpoints have limits.
+        default_limits: The limits of each view without limits of its own, each view counted by itself.
+        application_limits: The limits of all views together.
+        user: A function that returns who is logged in: an id, an `Identity`, or None.
+        exempt_when: A function that returns True for a request that counts nothing.
+        on_breach: A function of each rejection. It may return the response.
+        **settings: Options of `WebGate`, like `storage`, `max_delay` and `listeners`, and of `Policy`, like `failure`,
+            `by` and `headers`.
+
+    Raises:
+        PolicyError: The policy is invalid. It has every error, with its place.
+        TypeError: An option is unknown or something else than expected. The message says what to write.
+        ValueError: A URL or a duration cannot be read, or limits count by user and there is no `user`.
+
+    Examples:
+        >>> import flask
+        >>> from ratebound.web.flask import RateLimits
+        >>> app = flask.Flask("shop")
+        >>> limits = RateLimits(app, "100/minute")
+        >>> @app.get("/search")
+        ... @limits.limit("1/minute")
+        ... def search():
+        ...     return "found"
+        >>> client = app.test_client()
+        >>> [client.get("/search").status_code for _ in range(2)]
+        [200, 429]
     """
 
     @_application_first
@@ -103,9 +131,27 @@ class RateLimits:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Limit this application. Its config may hold RATEBOUND_POLICY, RATEBOUND_DEFAULT_LIMITS,
-        RATEBOUND_APPLICATION_LIMITS, and RATEBOUND_STORAGE and other settings of WebGate, which replace those given
-        here. Each application has a gate of its own."""
+        """Limit this application. Each application has a gate of its own.
+
+        Its config may hold RATEBOUND_POLICY, RATEBOUND_DEFAULT_LIMITS, RATEBOUND_APPLICATION_LIMITS, and
+        RATEBOUND_STORAGE and other settings of WebGate, which replace those given here.
+
+        Args:
+            app: The application.
+
+        Raises:
+            PolicyError: The policy is invalid. It has every error, with its place.
+            TypeError: It is no Flask application, or a setting is unknown.
+            RuntimeError: The application has limits already.
+
+        Examples:
+            >>> import flask
+            >>> from ratebound.web.flask import RateLimits
+            >>> limits = RateLimits(default_limits="10/minute")
+            >>> app = flask.Flask("shop")
+            >>> app.config["RATEBOUND_POLICY"] = "100/minute"
+            >>> limits.init_app(app)
+        """
         if not isinstance(app, flask.Flask):
             raise TypeError(f"expected the application first, as in RateLimits(app, '100/minute'), not {app!r}")
         if "ratebound" in app.extensions:
@@ -113,7 +159,8 @@ class RateLimits:
         left = [name for name in app.config if name.startswith("RATELIMIT_")]
         if left:
             log.warning(
-                "%s in the config are Flask-Limiter's, and have no effect: see docs/coming-from.md", ", ".join(left)
+                "%s in the config are Flask-Limiter's, and have no effect: see docs/migrate/flask-limiter.md",
+                ", ".join(left),
             )
         settings = {**self._settings, **app.config.get_namespace("RATEBOUND_")}
         policy = settings.pop("policy", self._policy)
@@ -138,43 +185,127 @@ class RateLimits:
 
     def usage(self, request: flask.Request | None = None, *, all_rules: bool = False, user: Any = None) -> list[Usage]:
         """Return what the client of a request has used of each limit that the request was checked against. Charges
-        nothing. Without a request it is the current one.
+        nothing.
 
-        With `all_rules` it is every limit that counts this client, whatever the path or method of the request, but for
-        limits that all clients share. `user` is the user, if it is not the one that the `user` of these limits returns.
+        Args:
+            request: The request. None means the current one.
+            all_rules: True for every limit that counts this client, whatever the path or method of the request, but for
+                limits that all clients share.
+            user: The user, if it is not the one that the `user` of these limits returns.
         """
         return limited_application().usage(request or current_request(), all_rules=all_rules, user=user)
 
     def usage_of(
         self, identity: str | Sequence[str], rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Return the usage of all limits that count a client: `limits.usage_of("user:42")`; see `Gate.usage_of`."""
+        """Return the usage of all limits that count a client: `limits.usage_of("user:42")`; see `Gate.usage_of`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         return self.gate.usage_of(identity, rule, tier=tier)
 
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            units: The units to add: a whole number from 1 to 10**12.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+            tier: The tier of the client, unless the policy's lists give it one. None means the default tier.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+            InvalidLimit: None of the rules has a quota.
+            InvalidCost: The units are not a whole number from 1 to 10**12.
+        """
         return self.gate.grant(identity, units, rule, tier=tier)
 
     def reset(self, identity: str | Sequence[str], rule: str | None = None) -> None:
-        """Forget what a client has spent, of limits of views too; see `Gate.reset`."""
+        """Forget what a client has spent, of limits of views too; see `Gate.reset`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         self.gate.reset(identity, rule)
 
     def holders(self, identity: str | Sequence[str], rule: str | None = None) -> list[Holder]:
-        """Return the slots that a client holds now, of limits of views too; see `Gate.holders`."""
+        """Return the slots that a client holds now, of limits of views too; see `Gate.holders`.
+
+        Args:
+            identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
+                rule that counts by several identities takes a list of them.
+            rule: The name of the only rule to look at. None means all that count by this identity.
+
+        Raises:
+            ValueError: No rule counts by the identity.
+            StorageError: The storage could not answer and the failure mode is `"raise"`.
+        """
         return self.gate.holders(identity, rule)
 
     def block(self, client: str, for_: Duration | str | None = None, reason: str = "", *, by: str = "") -> Block:
-        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`."""
+        """Block a client before any rule: `limits.block("user:42", "1 hour")`; see `Gate.block`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+
+        Examples:
+            >>> import flask
+            >>> from ratebound.web.flask import RateLimits
+            >>> limits = RateLimits(flask.Flask("shop"), "100/minute")
+            >>> limits.block("203.0.113.7", "1 hour", "scraping", by="alice").client
+            '203.0.113.7'
+        """
         return self.gate.block(client, for_, reason, by=by)
 
     def unblock(self, client: str, *, by: str = "") -> bool:
-        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`."""
+        """End the block of a client. Return False if it was not blocked; see `Gate.unblock`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return self.gate.unblock(client, by=by)
 
     def blocks(self) -> list[Block]:
-        """Return all blocks that operators have set and that hold now; see `Gate.blocks`."""
+        """Return all blocks that operators have set and that hold now; see `Gate.blocks`.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage is out of reach.
+        """
         return self.gate.blocks()
 
     def override(
@@ -188,11 +319,41 @@ class RateLimits:
         reason: str = "",
         by: str = "",
     ) -> ClientOverride:
-        """Give a client other limits or another tier, also of views; see `Gate.override`."""
+        """Give a client other limits or another tier, also of views; see `Gate.override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            limits: Text as in a rule, also `"deny"` or `"unlimited"`. Limits without an algorithm take that of the
+                rule, so that the client keeps its count where the period is the same.
+            tier: The other tier, in place of limits.
+            rules: The names of the rules that get the limits. Empty means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The client, the time or a text is invalid, a rule or a tier does not exist, or a rule cannot
+                have these limits.
+        """
         return self.gate.override(client, limits=limits, tier=tier, rules=rules, for_=for_, reason=reason, by=by)
 
     def remove_override(self, client: str, *, rules: str | Sequence[str] = (), by: str = "") -> bool:
-        """End the override of a client. Return False if there is none; see `Gate.remove_override`."""
+        """End the override of a client. Return False if there is none; see `Gate.remove_override`.
+
+        Args:
+            client: A client, written as in the `block` list of a policy: an address, a range, or an identity like
+                `"user:42"`.
+            rules: The names of the rules, exactly as the override has them. Empty means the override for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return self.gate.remove_override(client, rules=rules, by=by)
 
     def overrides(self) -> list[ClientOverride]:
@@ -208,11 +369,36 @@ class RateLimits:
         reason: str = "",
         by: str = "",
     ) -> RuleSwitch:
-        """Switch a rule of the policy or of a view, or all rules; see `Gate.set_switch`."""
+        """Switch a rule of the policy or of a view, or all rules; see `Gate.set_switch`.
+
+        Args:
+            state: `"on"` enforces the rule, also if the policy has it in shadow; `"off"` asks nothing, but the rule
+                still matches; `"shadow"`; or `"candidate"` enforces its candidate limits. All rules can be on, off or
+                shadow.
+            rule: The name of the rule. None means all rules.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The state, the time or a text is invalid, or the rule does not exist or has no candidate.
+        """
         return self.gate.set_switch(state, rule=rule, for_=for_, reason=reason, by=by)
 
     def remove_switch(self, rule: str | None = None, *, by: str = "") -> bool:
-        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`."""
+        """End the switch of a rule, or the one for all rules; see `Gate.remove_switch`.
+
+        Args:
+            rule: The name of the rule. None means the switch for all rules.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            ValueError: The client, the time or a text is invalid, or there are too many entries.
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+        """
         return self.gate.remove_switch(rule, by=by)
 
     def switches(self) -> list[RuleSwitch]:
@@ -220,7 +406,19 @@ class RateLimits:
         return self.gate.switches()
 
     def promote(self, rule: str, *, for_: Duration | str | None = None, reason: str = "", by: str = "") -> RuleSwitch:
-        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`."""
+        """Enforce the candidate limits of a rule in place of its own; see `Gate.promote`.
+
+        Args:
+            rule: The name of the rule.
+            for_: How long it holds: seconds, a timedelta, or text like `"1 hour"`. None means until it is removed.
+            reason: One line for operators. Clients never see it.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: The time or a text is invalid, or the rule does not exist or has nothing to promote.
+        """
         return self.gate.promote(rule, for_=for_, reason=reason, by=by)
 
     def changes(self) -> list[Change]:
@@ -228,7 +426,19 @@ class RateLimits:
         return self.gate.changes()
 
     def record(self, action: str, target: str, detail: str = "", *, by: str = "") -> Change:
-        """Note in the audit log what an operator has done; see `Gate.record`."""
+        """Note in the audit log what an operator has done; see `Gate.record`.
+
+        Args:
+            action: What was done, in one word.
+            target: The client or the rule.
+            detail: The rest, in words.
+            by: The name of the operator, for the audit log.
+
+        Raises:
+            TypeError: The storage keeps no shared documents.
+            StorageError: The storage could not be told, in every failure mode.
+            ValueError: A text is invalid.
+        """
         return self.gate.record(action, target, detail, by=by)
 
     def usage_page(self) -> Callable[[], Any]:
@@ -244,12 +454,25 @@ class RateLimits:
     def dashboard(
         self, *, auth: Auth[[]], name: str = "ratebound_dashboard", ledger: DashboardLedger | None = None
     ) -> flask.Blueprint:
-        """Return the dashboard of these limits as a blueprint:
-        `app.register_blueprint(limits.dashboard(auth=…), url_prefix="/limits")`.
+        """Return the dashboard of these limits as a blueprint. Requests for it are not limited.
 
-        `auth` is a function without arguments, which looks at `flask.request`, `flask.session` or `flask.g`. It returns
-        None, "read", "write", or an Operator. What it raises is for the application's own handlers of errors. `name` is
-        the name of the blueprint. Requests for the dashboard are not limited. With a `ledger` it shows history, too.
+        What `auth` raises is for the application's own handlers of errors.
+
+        Args:
+            auth: A function without arguments, which looks at `flask.request`, `flask.session` or `flask.g`. It returns
+                None, `"read"`, `"write"`, or an `Operator`.
+            name: The name of the blueprint.
+            ledger: A `Ledger` whose history the dashboard shows, too.
+
+        Raises:
+            TypeError: `auth` takes other arguments.
+
+        Examples:
+            >>> import flask
+            >>> from ratebound.web.flask import Operator, RateLimits
+            >>> app = flask.Flask("shop")
+            >>> limits = RateLimits(app, "100/minute")
+            >>> app.register_blueprint(limits.dashboard(auth=lambda: Operator("alice", "read")), url_prefix="/limits")
         """
         blueprint, view = dashboard_blueprint(name, taking_request(auth, "auth", "the request"), ledger)
         self.dashboards[blueprint] = view
@@ -261,7 +484,26 @@ class RateLimits:
     ) -> "LimitDecorator":
         """Limit a view, a class-based view, a blueprint (each of its views by itself) or a function that views call.
 
-        Options are those of RouteLimit. `per_method` counts each method by itself.
+        Args:
+            limits: Limits as text, `Limit` objects, limits by tier, or a function of the request, which needs the
+                option `otherwise`.
+            per_method: True counts each method by itself.
+            **options: Options of `RouteLimit`, like `key`, `cost`, `name` and `charge`.
+
+        Raises:
+            PolicyError: The policy is invalid. It has every error, with its place.
+            TypeError: An option is unknown or something else than expected. The message says what to write.
+            ValueError: Options do not go together, or the limit counts by user and there is no `user`.
+
+        Examples:
+            >>> import flask
+            >>> from ratebound.web.flask import RateLimits
+            >>> app = flask.Flask("shop")
+            >>> limits = RateLimits(app)
+            >>> @app.post("/login")
+            ... @limits.limit("5/minute", key="address", charge="failure")
+            ... def login():
+            ...     return "welcome"
         """
         limit = route_limit(limits, options)
         if not flask.has_request_context():  # in a request the decision itself raises
@@ -298,12 +540,52 @@ class RateLimits:
         per_method: bool = False,
         **options: Unpack[LimitOptions],
     ) -> "LimitDecorator":
-        """Limit with one quota for everything under this scope."""
+        """Limit with one quota for everything under this scope.
+
+        Args:
+            limits: Limits as text, `Limit` objects, limits by tier, or a function of the request, which needs the
+                option `otherwise`.
+            scope: The name of the quota.
+            per_method: True counts each method by itself.
+            **options: Options of `RouteLimit`, like `key`, `cost`, `name` and `charge`.
+
+        Raises:
+            PolicyError: The policy is invalid. It has every error, with its place.
+            TypeError: An option is unknown or something else than expected. The message says what to write.
+            ValueError: Options do not go together, or the limit counts by user and there is no `user`.
+
+        Examples:
+            >>> import flask
+            >>> from ratebound.web.flask import RateLimits
+            >>> app = flask.Flask("shop")
+            >>> mail = RateLimits(app).shared_limit("10/hour", "mail")
+            >>> @app.post("/invite")
+            ... @mail
+            ... def invite():
+            ...     return "sent"
+        """
         given: LimitOptions = {**options, "name": scope}
         return self.limit(limits, per_method=per_method, **given)
 
     def exempt(self, target: T) -> T:
-        """Exempt a view, or the views of a blueprint that have no limits of their own."""
+        """Exempt a view, or the views of a blueprint that have no limits of their own.
+
+        Args:
+            target: The view, or the blueprint.
+
+        Returns:
+            The same object.
+
+        Examples:
+            >>> import flask
+            >>> from ratebound.web.flask import RateLimits
+            >>> app = flask.Flask("shop")
+            >>> limits = RateLimits(app, "100/minute")
+            >>> @app.get("/health")
+            ... @limits.exempt
+            ... def health():
+            ...     return "ok"
+        """
         if isinstance(target, flask.Blueprint):
             self.exempted.add(target)
             return target
