@@ -61,6 +61,7 @@ SERVER_STARTERS = {
     "postgres_server",
     "pgbouncer_of",
     "memcached_servers",
+    "terminal",
 }
 
 

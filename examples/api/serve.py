@@ -31,7 +31,7 @@ Ratebound's example API is at {url}; its policy is examples/api/policy.yaml. In 
   # all metrics
   curl -s {url}/metrics | grep ^ratebound_
 
-Ctrl-C ends it. Next: README.md, docs/web.md, docs/policy.md, and `.venv/bin/ratebound demo`.
+Ctrl-C ends it. Next: README.md, docs/guides/web.md, docs/guides/policy.md, and `.venv/bin/ratebound demo`.
 """
 
 

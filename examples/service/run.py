@@ -59,8 +59,8 @@ RESP on {resp}, the control plane on {admin}. In another terminal:
     -d '{{"client": "192.0.2.66", "for": "1 minute", "reason": "scrapes"}}'
   curl -s {admin}/api/changes -H 'Authorization: Bearer {token}'
 
-Ctrl-C ends it. Next: docs/dashboard.md and docs/admin-api.md for operators, docs/service.md, docs/http-api.md,
-docs/proxies.md, docs/callers.md; `make api` for the library.
+Ctrl-C ends it. Next: docs/guides/dashboard.md and docs/reference/admin-api.md for operators, docs/guides/service.md,
+docs/reference/http-api.md, docs/guides/proxies.md, docs/guides/callers.md; `make api` for the library.
 """
 
 

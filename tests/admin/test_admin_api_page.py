@@ -1,4 +1,4 @@
-"""Every example of docs/admin-api.md is answered as it is printed, and its table is the table of calls."""
+"""Every example of docs/reference/admin-api.md is answered as it is printed, and its table is the table of calls."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.admin.sites import WRITE_TOKEN, EmptyFigures, a_site
 from tests.ledger_report.filled import filled_ledger
 from tests.service.test_http_api_page import EXAMPLE, is_as_printed
 
-PAGE = Path(__file__).parents[2] / "docs" / "admin-api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "admin-api.md"
 ADDRESS = "http://127.0.0.1:4293"
 NOT_SHOWN = {"sign_in", "sign_out", "live", "openapi"}  # for browsers, without an end, or long
 

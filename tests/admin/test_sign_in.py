@@ -258,7 +258,7 @@ def test_right_tokens_are_not_limited() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([], "there is no token"),
+        ([], "no tokens were given"),
         ([("ann", "admin", WRITE_TOKEN)], "a role is 'read' or 'write', not 'admin'"),
         ([("ann", "read", "short")], "at least 16 printable ASCII characters"),
         ([("ann", "read", "with a blank 0123456789")], "no blanks"),

@@ -1,4 +1,4 @@
-"""The simulation of fleets: its arithmetic, its promise, and that docs/fleet.md has what it says now."""
+"""The simulation of fleets: its arithmetic, its promise, and that docs/guides/fleet.md has what it says now."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from ratebound.clock import SECOND
 from ratebound.storage.shared_memory.layout import CELL, SHARDS, divided
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "fleet.md").read_text(encoding="utf-8")
 LONG = bool(os.environ.get("RATEBOUND_LONG"))
 SHORT = (USER[0], USER[2], USER[4], SCALE[1])  # they take about a second
 SMALL = Scenario("small", processes=4, limit="1000/10 seconds burst 100", seconds=8)

@@ -2,12 +2,14 @@
 
     python -m tests.client.paced_worker URL STORAGE SECONDS
 
-It prints one line of JSON: for each answer the time in seconds since the epoch, and the status.
+RATEBOUND_TEST_LIMIT is the limit that is configured; without it the limit is learned. It prints one line of JSON: for
+each answer the time in seconds since the epoch, and the status.
 """
 
 import http.client
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -23,7 +25,8 @@ def main() -> None:
     url, storage, length = sys.argv[1], sys.argv[2], float(sys.argv[3])
     if len(sys.argv) > 4:
         logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(created).3f %(process)d %(message)s")
-    pacer = Pacer(storage=storage or None, name="tests")
+    limit = os.environ.get("RATEBOUND_TEST_LIMIT") or None
+    pacer = Pacer(limit, storage=storage or None, name="tests", learn=not limit)
     answers: list[tuple[float, int]] = []
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
     end = time.monotonic() + length
@@ -53,10 +56,11 @@ class Ran(NamedTuple):
         return sum(status == 200 for when, status in self.answers if begin <= when < end)
 
 
-def run_processes(url: str, storage: str, seconds: float, processes: int = 8, *debug: str) -> Ran:
-    """Run several processes at once, and return all answers."""
+def run_processes(url: str, storage: str, seconds: float, processes: int = 8, *debug: str, limit: str = "") -> Ran:
+    """Run several processes at once, and return all answers. Without a limit they learn it."""
     command = dying_with_us([sys.executable, "-m", "tests.client.paced_worker", url, storage, str(seconds), *debug])
-    workers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(processes)]
+    given = {**os.environ, "RATEBOUND_TEST_LIMIT": limit}
+    workers = [subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE) for _ in range(processes)]
     try:
         outputs = [worker.communicate(timeout=seconds + 60)[0] for worker in workers]
     finally:

@@ -146,6 +146,33 @@ def test_memory_is_bounded_whatever_servers_send() -> None:
     assert len({limit.origin for limit in known}) <= MAX_ORIGINS
 
 
+HOSTILE: dict[str, tuple[int, Lines]] = {
+    "an endless wait": (429, [("Retry-After", "1" + "0" * 30)]),
+    "a negative wait": (429, [("Retry-After", "-5")]),
+    "no number": (429, [("Retry-After", "nan")]),
+    "an infinite wait": (429, [("Retry-After", "inf")]),
+    "a date far away": (429, [("Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")]),
+    "a million digits": (429, [("Retry-After", "9" * 1_000_000)]),
+    "a long list": (200, [("RateLimit", ", ".join(f'"p{i}";r=0;t=9' for i in range(50_000)))]),
+    "deep brackets": (200, [("RateLimit", "(" * 100_000)]),
+    "a long window": (200, fields(1, 0, 10**15 - 1, 10**15 - 1)),
+    "no quota at all": (200, fields(0, 0, 0, 0)),
+    "a large limit": (200, [("X-RateLimit-Limit", "1" + "0" * 400), ("X-RateLimit-Remaining", "0")]),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_headers_hold_up_a_caller_for_no_longer_than_max_wait(name: str) -> None:
+    clock = FakeClock()
+    pacer = paced(clock, max_wait=60.0)
+    status, headers = HOSTILE[name]
+    for _ in range(3):
+        begin = clock.now
+        pacer.wait(URL).answered(status, headers)
+        assert clock.now - begin <= 61_000_000
+    assert len(pacer.limits()) <= MAX_QUOTAS
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nonsense_never_raises(seed: int) -> None:
     clock = FakeClock()

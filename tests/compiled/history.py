@@ -39,7 +39,7 @@ def limits(chance: random.Random) -> list[Limit]:
     """Return limits of every kind; some share a scope and differ in count, zone, metering or lease."""
     found = []
     for number in range(chance.randint(2, 9)):
-        algorithm = chance.choice((*ALGORITHMS, "quota", "metered", "concurrent", "distinct", "penalty"))
+        algorithm: Any = chance.choice((*ALGORITHMS, "quota", "metered", "concurrent", "distinct", "penalty"))
         count, period = chance.choice(COUNTS), chance.choice(PERIODS)
         if algorithm == "quota":
             unit = chance.choice(("day", "week", "month", "year"))

@@ -15,6 +15,7 @@ from ratebound import Check, Limit, Limiter, MemoryStorage, RateLimited
 from ratebound.kernels.gcra import Bucket
 from ratebound.kernels.sliding_log import Log
 from ratebound.kernels.state import UNTOUCHED
+from ratebound.limit import Algorithm
 from ratebound.testing import FakeClock
 
 
@@ -26,7 +27,7 @@ def interrupt(*_: object) -> None:
     raise Interruption
 
 
-def main(algorithm: str, interruptions: int) -> None:
+def main(algorithm: Algorithm, interruptions: int) -> None:
     """Decide all the time, and look at the states after each interruption."""
     signal.signal(signal.SIGALRM, interrupt)
     clock = FakeClock()
@@ -89,4 +90,4 @@ def look_at(storage: MemoryStorage, limits: dict[str, Limit], now: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))  # type: ignore[arg-type]

@@ -274,6 +274,17 @@ def test_a_coroutine_that_is_awaited_closed_or_cancelled_does_not_warn(clock: Fa
         gc.collect()
 
 
+def test_two_tasks_cannot_share_a_coroutine(clock: FakeClock) -> None:
+    async def run() -> None:
+        coroutine: Any = AsyncLimiter("5/minute", storage=MemoryStorage(clock=clock)).hit("a")
+        tasks = [asyncio.create_task(coroutine), asyncio.create_task(coroutine)]
+        first, second = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(first, Decision)
+        assert isinstance(second, RuntimeError)
+
+    asyncio.run(run())
+
+
 def test_a_coroutine_is_awaited_once(clock: FakeClock) -> None:
     async def run() -> None:
         limiter = AsyncLimiter("5/minute", storage=MemoryStorage(clock=clock))

@@ -13,7 +13,7 @@ import pytest
 
 import ratebound
 from ratebound import AsyncLimiter, Check, Limit, Limiter, MemoryStorage, RateLimited
-from ratebound.limit import ALGORITHMS
+from ratebound.limit import ALGORITHMS, Algorithm
 from ratebound.testing import FakeClock
 from tests.compiled.history import read
 
@@ -66,7 +66,7 @@ def growth(once: Callable[[], None], times: int) -> int:
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_decisions_leave_nothing_behind(
-    algorithm: str, several: bool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    algorithm: Algorithm, several: bool, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("ratebound"), "disabled", True)  # the listener fails on purpose
     limits = (Limit(5, 1_000_000, 0, algorithm), Limit(40, 60_000_000, 0, algorithm))[: 2 if several else 1]

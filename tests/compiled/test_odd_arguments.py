@@ -11,7 +11,7 @@ import pytest
 
 import ratebound
 from ratebound import Decision, InvalidCost, InvalidKey, Limit, Limiter, MemoryStorage, Outcome
-from ratebound.limit import ALGORITHMS, MAX_PERIOD
+from ratebound.limit import ALGORITHMS, MAX_PERIOD, Algorithm
 from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
 
@@ -85,7 +85,7 @@ def test_whole_numbers_of_other_types_are_costs(cost: Any, clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_largest_costs_are_counted_exactly(algorithm: str, clock: FakeClock) -> None:
+def test_the_largest_costs_are_counted_exactly(algorithm: Algorithm, clock: FakeClock) -> None:
     limit = Limit(10**12, MAX_PERIOD, 0, algorithm, large=True)
     limiter = Limiter(limit, storage=MemoryStorage(clock=clock))
     assert limiter.hit("a", cost=10**12 - 1).remaining == 1
@@ -97,7 +97,7 @@ def test_the_largest_costs_are_counted_exactly(algorithm: str, clock: FakeClock)
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("start", [0, 60_000_000, 2**53, 2**61, -60_000_000, -(10**15)])
-def test_answers_do_not_depend_on_where_a_clock_begins(start: int, algorithm: str) -> None:
+def test_answers_do_not_depend_on_where_a_clock_begins(start: int, algorithm: Algorithm) -> None:
     limit = Limit(3, 60_000_000, 0, algorithm)
     start -= start % 60_000_000  # fixed windows are aligned to the clock
     assert _played(limit, start) == _played(limit, 1_700_000_040_000_000)

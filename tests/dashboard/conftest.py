@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,14 +26,21 @@ expect.set_options(timeout=TIMEOUT)
 OpenPage = Callable[..., Page]
 
 
-@pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    """One browser for this folder. Not for the session: the event loop of its driver would disturb other tests."""
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """Run a browser. Meanwhile the event loop of its driver disturbs tests in this process that run loops."""
     needs("chromium")
     with sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         yield running
         running.close()
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """One browser for this folder."""
+    with running_browser() as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""What the page docs/failure.md says and no other file shows: workers that are killed or cut off, servers that forget,
-passwords that change, a failover that nobody waits for, and how much all of this can ever admit."""
+"""What the page docs/explanation/failure.md says and no other file shows: workers that are killed or cut off, servers
+that forget, passwords that change, a failover that nobody waits for, and how much all of this can ever admit."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The page "What happens when…" promises nothing that no test shows: every row names one, and every one exists."""
+"""The page "Storage outages" promises nothing that no test shows: every row names one, and every one exists."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ from ratebound.limit import FAILURES
 from ratebound.storage.guard.guarded import DEADLINE, AsyncGuardedStorage, GuardedStorage
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/failure.md"
+PAGE = ROOT / "docs/explanation/failure.md"
 
 
 def tables(text: str) -> list[list[list[str]]]:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ratebound import Decision
 from ratebound.http import Headers, Quota, parse_rate_limit, parse_retry_after
+from ratebound.http.headers import Style
 from tests.http.test_headers import NOW, decisions
 
 START = 1_700_000_000.0
@@ -144,10 +145,11 @@ def test_any_response_gives_an_answer(headers: list[tuple[str, str]]) -> None:
 def test_what_we_write_we_read(case: tuple[Decision, list[str]]) -> None:
     decision, _ = case
     now = NOW / 1e6
-    for styles in (["draft-11"], ["draft-07"], ["draft-06"], ["draft-03"], ["x-ratelimit"]):
-        pairs = Headers(styles).pairs(decision)
+    every: list[Style] = ["draft-11", "draft-07", "draft-06", "draft-03", "x-ratelimit"]
+    for style in every:
+        pairs = Headers(style).pairs(decision)
         quotas = parse_rate_limit(pairs, now=now)
-        if styles == ["draft-11"]:
+        if style == "draft-11":
             read = [(quota.name, quota.limit, quota.remaining) for quota in quotas]
             told = zip(decision.limits, decision.outcomes, strict=True)
             assert read == [(limit.name, limit.burst, outcome.remaining) for limit, outcome in told]
@@ -155,7 +157,7 @@ def test_what_we_write_we_read(case: tuple[Decision, list[str]]) -> None:
             told_now = [(q.limit, q.remaining) for q in quotas if q.remaining is not None]
             assert told_now == [(decision.limit.burst, decision.remaining)]
         for how in ("seconds", "date"):
-            wait = parse_retry_after(Headers(styles, retry_after=how).pairs(decision), now=now)
+            wait = parse_retry_after(Headers(style, retry_after=how).pairs(decision), now=now)
             if decision.allowed or decision.retry_after is None:
                 assert wait is None
             else:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from ratebound.cli.call import call
 from ratebound.http import Headers
-from ratebound.http.headers import FIELDS
+from ratebound.http.headers import FIELDS, Style
 from tests.http.vendor_headers import recordings
 from tests.http.vendor_server import answering, raw, recorded
 from tests.policy.policy_server import tls_server
@@ -75,7 +75,7 @@ def test_each_answer_is_one_line_of_json(web: Web) -> None:
 
 
 @pytest.mark.parametrize("style", FIELDS)
-def test_every_style_of_ours_is_named(style: str) -> None:
+def test_every_style_of_ours_is_named(style: Style) -> None:
     from ratebound import Limiter
 
     limiter = Limiter("5/minute as api", storage="memory://")
@@ -130,7 +130,7 @@ def test_what_a_vendor_says_is_told_in_words(name: str, line: str) -> None:
 
 
 def test_the_example_of_the_guide_is_what_is_printed() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "calling-apis.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "calling-apis.md").read_text()
     (block,) = [block for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) if "$ ratebound call " in block]
     example = block.splitlines()[1:]
     fields = [line.strip().split(": ", 1) for line in example[example.index("Fields:") + 1 :]]
@@ -376,7 +376,7 @@ def test_tls_is_checked(tmp_path: Path) -> None:
 
 def test_the_command_is_listed_and_runs() -> None:
     done = subprocess.run([sys.executable, "-m", "ratebound", "--help"], capture_output=True, text=True, timeout=60)
-    assert "  call       Show what an API says about its limits.\n" in done.stdout
+    assert "  call        Show what an API says about its limits.\n" in done.stdout
     port = free_port()
     done = subprocess.run(
         [sys.executable, "-m", "ratebound", "call", f"http://{HOST}:{port}"], capture_output=True, text=True, timeout=60

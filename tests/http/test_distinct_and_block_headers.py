@@ -8,7 +8,8 @@ import pytest
 from ratebound import Decision, Limiter, MemoryStorage, RateLimited, parse_limits
 from ratebound.clock import SECOND
 from ratebound.http import Headers, RejectionFormat, parse_rate_limit, parse_retry_after
-from ratebound.http.headers import FIELDS
+from ratebound.http.headers import FIELDS, Style
+from ratebound.http.rejection import FormatName
 from ratebound.outcome import DegradedRows
 from ratebound.testing import FakeClock
 
@@ -22,7 +23,7 @@ def limiter(clock: FakeClock) -> Limiter:
     return Limiter(GUARDED, storage=MemoryStorage(clock=clock))
 
 
-def fields(decision: Decision, *styles: str, **options: Any) -> dict[str, str]:
+def fields(decision: Decision, *styles: Style, **options: Any) -> dict[str, str]:
     return dict(Headers(styles or ("draft-11",), **options).pairs(decision))
 
 
@@ -51,13 +52,13 @@ def test_values_and_penalties_are_not_advertised(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("style", FIELDS)
-def test_an_allowed_request_with_values_alone_has_no_fields(style: str) -> None:
+def test_an_allowed_request_with_values_alone_has_no_fields(style: Style) -> None:
     limiter = Limiter("2 distinct account/hour; 2 strikes/hour block 5 minutes")
     assert fields(hit(limiter, "a"), style) == {}
 
 
 @pytest.mark.parametrize("style", FIELDS)
-def test_the_fields_of_a_rate_are_the_same_with_values_and_a_penalty_beside_it(style: str, limiter: Limiter) -> None:
+def test_the_fields_of_a_rate_are_the_same_with_values_and_a_penalty_beside_it(style: Style, limiter: Limiter) -> None:
     alone = Limiter("5/minute as login", storage=limiter.storage)
     expected = fields(alone.hit("other"), style)
     assert fields(hit(limiter, "a"), style) == expected
@@ -134,7 +135,7 @@ def test_a_rejection_by_a_rate_does_not_tell_of_values(limiter: Limiter) -> None
 
 
 @pytest.mark.parametrize("style", [*FIELDS, "none"])
-def test_a_blocked_client_is_told_its_wait_and_no_limit(style: str, limiter: Limiter, clock: FakeClock) -> None:
+def test_a_blocked_client_is_told_its_wait_and_no_limit(style: Style, limiter: Limiter, clock: FakeClock) -> None:
     for decision in (blocked(limiter, clock), hit(limiter, "a")):
         assert decision.blocked
         assert fields(decision, style)["Retry-After"].isdigit()
@@ -144,7 +145,9 @@ def test_a_blocked_client_is_told_its_wait_and_no_limit(style: str, limiter: Lim
 
 
 @pytest.mark.parametrize("text", FORMATS)
-def test_every_format_of_a_block_says_so_and_names_nothing(text: str, limiter: Limiter, clock: FakeClock) -> None:
+def test_every_format_of_a_block_says_so_and_names_nothing(
+    text: FormatName, limiter: Limiter, clock: FakeClock
+) -> None:
     blocked(limiter, clock)
     response = RejectionFormat(text).respond(hit(limiter, "a"))
     assert response.status == 429

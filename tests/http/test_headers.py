@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ratebound import Decision, Limit, Limiter, MemoryStorage, parse_limit, parse_limits
 from ratebound.clock import SECOND
 from ratebound.http import Headers, expose, grows_after
-from ratebound.http.headers import FIELDS
-from ratebound.limit import ALGORITHMS, BUCKETS, Check
+from ratebound.http.headers import FIELDS, ResetForm, RetryAfterForm, Style
+from ratebound.limit import ALGORITHMS, BUCKETS, Algorithm, Check
 from ratebound.outcome import DegradedRows, Row
 from ratebound.testing import FakeClock
 from tests.limiters import limiter_of
@@ -135,7 +135,7 @@ HOPELESS = decided("100/minute as burst", (False, 40, None, 30 * SECOND))
         ("none", HOPELESS, {}),
     ],
 )
-def test_each_style_in_full(style: str, decision: Decision, expected: dict[str, str]) -> None:
+def test_each_style_in_full(style: Style, decision: Decision, expected: dict[str, str]) -> None:
     assert fields(Headers(style), decision) == expected
 
 
@@ -346,7 +346,7 @@ def test_another_parser_reads_what_was_meant(case: tuple[Decision, list[str]]) -
 
 @given(decisions(), STYLES, st.sampled_from(["epoch", "delta"]), st.sampled_from(["seconds", "date"]))
 def test_every_style_speaks_of_the_decisions_own_limit(
-    case: tuple[Decision, list[str]], styles: list[str], reset: str, retry_after: str
+    case: tuple[Decision, list[str]], styles: list[Style], reset: ResetForm, retry_after: RetryAfterForm
 ) -> None:
     decision, _ = case
     found = fields(Headers(styles, reset=reset, retry_after=retry_after), decision)
@@ -366,7 +366,7 @@ def test_every_style_speaks_of_the_decisions_own_limit(
 
 
 @given(st.data(), st.sampled_from(ALGORITHMS))
-def test_waiting_until_it_grows_is_enough(data: st.DataObject, algorithm: str) -> None:
+def test_waiting_until_it_grows_is_enough(data: st.DataObject, algorithm: Algorithm) -> None:
     """And for buckets and fixed windows two microseconds less are not: there it is exact."""
     limit = data.draw(limits((algorithm,)))
     clock = FakeClock(NOW)

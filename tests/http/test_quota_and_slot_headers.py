@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ratebound import Decision, Limit, Limiter, MemoryStorage, parse_limits
 from ratebound.clock import SECOND
 from ratebound.http import Headers, RejectionFormat, parse_rate_limit, parse_retry_after
-from ratebound.http.headers import FIELDS
+from ratebound.http.headers import FIELDS, Style
+from ratebound.http.rejection import FormatName
 from ratebound.limit import GRANT, NOT_GIVEN
 from ratebound.outcome import DegradedRows, Row
 from ratebound.policy import Gate, Rule, read_policy
@@ -41,7 +42,7 @@ def sf(text: str, kind: str = "list") -> Any:
     return http_sf.parse(text.encode("ascii"), tltype=kind)
 
 
-def fields(decision: Decision, *styles: str, **options: Any) -> dict[str, str]:
+def fields(decision: Decision, *styles: Style, **options: Any) -> dict[str, str]:
     return dict(Headers(styles or ("draft-11",), **options).pairs(decision))
 
 
@@ -88,7 +89,7 @@ def test_the_time_of_a_slot_is_no_retry_after() -> None:
 
 
 @pytest.mark.parametrize("style", [*FIELDS, "none"])
-def test_the_time_that_a_rule_gives_for_its_slots_is_sent(style: str) -> None:
+def test_the_time_that_a_rule_gives_for_its_slots_is_sent(style: Style) -> None:
     assert fields(decided("3 concurrent", FULL, retry=5 * SECOND), style)["Retry-After"] == "5"
 
 
@@ -140,7 +141,7 @@ def test_a_rejection_without_the_storage_sends_the_wait_for_the_storage() -> Non
         ),
     ],
 )
-def test_a_slot_that_allows_is_not_the_one_limit_that_older_styles_tell(style: str, expected: dict[str, str]) -> None:
+def test_a_slot_that_allows_is_not_the_one_limit_that_older_styles_tell(style: Style, expected: dict[str, str]) -> None:
     decision = decided(
         "100/minute fixed-window; 3 concurrent; 10000/calendar-month", (True, 50, 0, 30 * SECOND), HIT, MONTH
     )
@@ -182,7 +183,7 @@ def test_the_one_limit_that_is_told_may_deny_if_there_is_such_a_limit(text: str,
         ),
     ],
 )
-def test_older_styles_tell_the_end_of_a_quota_and_no_window(style: str, expected: dict[str, str]) -> None:
+def test_older_styles_tell_the_end_of_a_quota_and_no_window(style: Style, expected: dict[str, str]) -> None:
     assert fields(decided("10000/calendar-month", MONTH), style) == expected
 
 
@@ -197,7 +198,7 @@ def test_older_styles_tell_the_end_of_a_quota_and_no_window(style: str, expected
     ],
 )
 def test_a_slot_that_denies_is_told_without_a_reset_unless_the_rule_gives_one(
-    style: str, expected: dict[str, str], retry: int
+    style: Style, expected: dict[str, str], retry: int
 ) -> None:
     told = fields(decided("100/minute; 3 concurrent", (True, 50, 0, 30 * SECOND), FULL, retry=retry), style)
     if retry:
@@ -262,7 +263,7 @@ TEXTS = (
     cost=st.integers(1, 6),
 )
 def test_every_combination_of_limits_has_valid_headers_in_every_style(
-    texts: list[str], hits: int, style: str, cost: int
+    texts: list[str], hits: int, style: Style, cost: int
 ) -> None:
     gate = gate_of(read_policy({"rules": [{"name": "a", "limits": texts, "cost": cost}], "headers": style}))
     for _ in range(hits):
@@ -299,7 +300,7 @@ def test_our_own_client_reads_them() -> None:
 # Rejections
 
 
-def body(decision: Decision, format: str = "problem+json") -> Any:
+def body(decision: Decision, format: FormatName = "problem+json") -> Any:
     return json.loads(RejectionFormat(format).respond(decision).body)
 
 
@@ -345,7 +346,7 @@ def test_a_rate_that_denies_for_longer_than_a_slot_is_told_as_ever() -> None:
 
 
 @pytest.mark.parametrize("format", ["problem+json", "jsonapi", "json", "text"])
-def test_every_format_takes_a_rejection_without_a_wait(format: str) -> None:
+def test_every_format_takes_a_rejection_without_a_wait(format: FormatName) -> None:
     response = RejectionFormat(format).respond(decided("3 concurrent", FULL))
     assert b"at the same time" in response.body
     assert "Retry-After" not in dict(response.headers)

@@ -11,7 +11,7 @@ from hypothesis import given
 from ratebound import Decision, Limiter, parse_limit
 from ratebound.clock import SECOND
 from ratebound.http import Headers, Rejection, RejectionFormat, Response, is_preflight
-from ratebound.http.rejection import FORMATS
+from ratebound.http.rejection import FORMATS, FormatName
 from ratebound.outcome import DegradedRows
 from tests.http.test_headers import HOPELESS, NOW, REFUSED, decided, decision_of, decisions
 
@@ -150,7 +150,7 @@ def test_what_no_wait_can_help_says_so_and_names_no_wait() -> None:
 
 
 @pytest.mark.parametrize("format", ["problem+json", "jsonapi", "json", "text"])
-def test_our_own_failure_is_a_503_and_tells_nothing_of_the_inside(format: str) -> None:
+def test_our_own_failure_is_a_503_and_tells_nothing_of_the_inside(format: FormatName) -> None:
     response = RejectionFormat(format, message="You did too much", status=420).respond(CLOSED)
     assert response.status == 503
     headers = dict(response.headers)

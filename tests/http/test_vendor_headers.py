@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ratebound import Decision
 from ratebound.http import Advice, Headers, Quota, read_advice
 from ratebound.http.advice import is_limit_field
+from ratebound.http.headers import Style
 from ratebound.http.received import MOST_SECONDS
 from tests.http.test_headers import NOW, decisions
 from tests.http.vendor_headers import recordings
@@ -119,7 +120,7 @@ def test_other_statuses_are_no_refusals(status: int) -> None:
 
 
 @given(decisions(), st.sampled_from(["draft-11", "draft-07", "draft-06", "draft-03", "x-ratelimit", "kong"]))
-def test_what_we_send_is_read_back_in_every_style(case: tuple[Decision, list[str]], style: str) -> None:
+def test_what_we_send_is_read_back_in_every_style(case: tuple[Decision, list[str]], style: Style) -> None:
     decision, _ = case
     for reset in ("epoch", "delta"):
         pairs = Headers(style, reset=reset).pairs(decision)

@@ -10,6 +10,7 @@ import pytest
 from ratebound import Limiter, MemoryStorage, StorageError
 from ratebound.clock import SECOND
 from ratebound.ledger import Change, ClientUsage, EndpointUsage, Ledger, MonthlyOverage, RuleDenials
+from ratebound.ledger.client_names import Way
 from ratebound.ledger.usage_rows import UsageRecord
 from ratebound.policy import Gate, Policy, Rule
 from ratebound.storage.postgres.address import read_url as read_address
@@ -316,7 +317,7 @@ def test_changes_of_a_gate_are_copied_with_every_flush(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     "key", ["10.0.0.1:8080", "shop.example:42", "jwt.sub:42", "address:::1", "prefix.24:10.0.0.0/24", "a:b", "other"]
 )
-def test_a_client_is_found_by_the_key_of_a_limiter(tmp_path: Path, clients: str, key: str) -> None:
+def test_a_client_is_found_by_the_key_of_a_limiter(tmp_path: Path, clients: Way, key: str) -> None:
     with Ledger(f"sqlite:///{tmp_path}/u.db", clients=clients, secret="x", every=3600) as ledger:
         Limiter("9/minute as m", listeners=[ledger]).hit(key, cost=3)
         ledger.flush()

@@ -27,6 +27,13 @@ LIMITS = {
     "odd-window": "6/1500ms fixed-window",  # headers say 6 in 2 seconds
     "long-queue": "4/second burst 40 leaky-bucket",  # the middleware refuses what would wait for more than a second
 }
+COST = 5
+COSTLY = {
+    "costly-bucket": "100/second burst 50",
+    "costly-window": "103/second fixed-window",
+    "costly-log": "102/second sliding-log",
+    "costly-rest": "77/second burst 35 gcra",
+}
 LIES = ("one-more", "too-early", "short-wait", "long-wait", "stuck", "starved", "no-wait", "other-limit", "broken")
 LIAR = "5/second fixed-window"
 VICTIM = "127.0.0.2"  # the first client
@@ -42,6 +49,7 @@ async def answer(scope: Scope, receive: Any, send: Send) -> None:
 
 
 rules = [Rule(name, text, match=Match(paths=[f"/{name}"]), by="address") for name, text in LIMITS.items()]
+rules += [Rule(name, text, match=Match(paths=[f"/{name}"]), by="address", cost=COST) for name, text in COSTLY.items()]
 rules += [Rule(lie, LIAR, match=Match(paths=[f"/{lie}"]), by="address") for lie in LIES]
 honest = RateLimitMiddleware(answer, Policy(rules=rules))
 numbers: Counter[tuple[str, str]] = Counter()

@@ -16,8 +16,8 @@ from ratebound.loadtest.arrivals import (
     RampArrivals,
     parse_arrivals,
     parse_rate,
-    parse_span,
 )
+from ratebound.notation import parse_span
 
 RATES = st.integers(1, 1000).map(float)
 SPANS = st.integers(1, 40).map(lambda quarter: quarter / 4)

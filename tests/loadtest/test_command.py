@@ -19,7 +19,7 @@ from ratebound.loadtest.plan import LoadPlan, LoadTarget
 from ratebound.loadtest.report import ON_TIME, LoadReport, make_report
 from ratebound.loadtest.run import LoadRun, run_load
 from ratebound.notation import parse_limit
-from tests.loadtest.limited_app import LIAR, LIES, LIMITS
+from tests.loadtest.limited_app import COST, COSTLY, LIAR, LIES, LIMITS
 from tests.servers import HOST, free_port
 
 ALGORITHMS = ("token-bucket", "gcra", "leaky-bucket", "fixed-window", "sliding-log", "sliding-counter")
@@ -37,6 +37,25 @@ def judged(result: Result) -> dict[str, str]:
     return {
         check["name"]: check["outcome"] for check in json.loads(result.stdout)["checks"] if check["name"] != ON_TIME
     }
+
+
+@linux
+@pytest.mark.parametrize("name", COSTLY)
+def test_requests_that_cost_more_than_one_unit_are_judged(limited_app: str, name: str) -> None:
+    load = (f"{limited_app}/{name}", "--rate", "160/s", "--for", "3.2s", "--clients", "2", "--limit", COSTLY[name])
+    done = command(*load, "--cost", str(COST), "--json", "-")
+    checks = judged(done)
+    assert FAIL not in checks.values(), done.stdout
+    assert checks[KEPT] == PASS, done.stdout
+    wrong = judged(command(*load, "--cost", "1", "--json", "-"))
+    assert wrong[KEPT] == FAIL
+
+
+def test_a_limit_that_does_not_go_with_the_cost_is_refused_before_the_test() -> None:
+    for limit in ("100/second burst 7", "3/second", "100/second sliding-counter"):
+        done = command("http://127.0.0.1:1/", "--rate", "1/s", "--for", "1s", "--limit", limit, "--cost", "5")
+        assert done.exit_code == 2
+        assert limit in done.output
 
 
 @linux

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def guide_commands() -> list[list[str]]:
-    text = (ROOT / "docs/proving-limits.md").read_text().replace("\\\n", " ")
+    text = (ROOT / "docs/guides/proving-limits.md").read_text().replace("\\\n", " ")
     return [shlex.split(line) for line in re.findall(r"^\$ ratebound loadtest (.*)$", text, re.MULTILINE)]
 
 
@@ -48,7 +48,7 @@ def test_the_first_command_of_the_guide_gives_the_answer_that_it_shows() -> None
     finally:
         process.kill()
         process.wait()
-    shown = (ROOT / "docs/proving-limits.md").read_text()
+    shown = (ROOT / "docs/guides/proving-limits.md").read_text()
     for line in (
         "300 requests: 240 granted, 60 refused, 0 without an answer",
         "PASS     The limit was kept: 60/minute sliding-log for each of 4 clients: granted 240, allowed 240",

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ratebound.kernels.packing import unpacked
-from ratebound.limit import ALGORITHMS, BUCKETS, Limit
+from ratebound.limit import ALGORITHMS, BUCKETS, Algorithm, Limit
 from ratebound.loadtest.bounds import ClientSpans, Span, contradictions
 from tests.loadtest.honest_servers import decide, seen
 
@@ -15,7 +15,7 @@ SECOND = 1_000_000
 
 
 @st.composite
-def limits(draw: st.DrawFn, algorithms: tuple[str, ...] = ALGORITHMS) -> Limit:
+def limits(draw: st.DrawFn, algorithms: tuple[Algorithm, ...] = ALGORITHMS) -> Limit:
     algorithm = draw(st.sampled_from(algorithms))
     count = draw(st.integers(1, 7))
     period = draw(st.sampled_from([10, 1000, 1003, SECOND]))

@@ -13,7 +13,7 @@ import pytest
 
 from ratebound import AsyncLimiter, Limiter, StorageError, parse_limit
 from ratebound.events import Degraded, Recovered
-from ratebound.limit import Group, Limit
+from ratebound.limit import Failure, Group, Limit
 from ratebound.storage.blame import TooLate
 from ratebound.storage.guard.guarded import GuardedStorage
 from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
@@ -254,7 +254,7 @@ def test_what_was_granted_without_the_server_is_written_back(fresh_memcached: Me
 
 
 @pytest.mark.parametrize(("failure", "allowed"), [("open", True), ("closed", False), ("local", True)])
-def test_the_failure_mode_answers_for_a_server_that_is_away(failure: str, allowed: bool) -> None:
+def test_the_failure_mode_answers_for_a_server_that_is_away(failure: Failure, allowed: bool) -> None:
     url = f"memcached://{HOST}:{free_port()}"
     with Limiter("5/hour", storage=url, failure=failure) as limiter:
         decision = limiter.hit("a")

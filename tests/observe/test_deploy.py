@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "ratebound.rules.yml"
 LEDGER_RULES = ROOT / "deploy" / "prometheus" / "ratebound-ledger.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "ratebound.json"
-GUIDE = ROOT / "docs" / "observing.md"
+GUIDE = ROOT / "docs" / "guides" / "observing.md"
 GIVEN = {"job", "instance"}  # labels that Prometheus adds to everything
 
 
@@ -130,7 +130,7 @@ def test_the_alert_rules_of_the_ledger_ask_for_what_the_service_exports(tmp_path
         for text in rule["annotations"].values():
             assert set(re.findall(r"\$labels\.(\w+)", text)) <= GIVEN
     assert asked == set(exported)
-    guide = (ROOT / "docs" / "ledger.md").read_text()
+    guide = (ROOT / "docs" / "guides" / "ledger.md").read_text()
     assert set(re.findall(r"^\| `(ratebound_ledger_\w+)` \|", guide, re.MULTILINE)) == set(exported)
 
 

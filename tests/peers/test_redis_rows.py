@@ -15,7 +15,7 @@ import redis
 
 from ratebound import AsyncLimiter, Check, Limiter, StorageError, parse_limit
 from ratebound.clock import SECOND
-from ratebound.limit import ALGORITHMS, BUCKETS
+from ratebound.limit import ALGORITHMS, BUCKETS, Failure
 from ratebound.storage.redis.storage import RedisStorage
 from ratebound.testing import FakeClock
 from tests.proxy import proxy
@@ -309,7 +309,7 @@ def test_limits_a_sentinel_client_reads_from_replicas(prefix: str, sentinels: Se
 
 @pytest.mark.parametrize(("failure", "allowed"), [("local", True), ("open", True), ("closed", False), ("raise", None)])
 def test_django_ratelimit_a_lost_connection_is_an_exception_and_a_500(
-    failure: str, allowed: bool | None, fresh_redis: Server
+    failure: Failure, allowed: bool | None, fresh_redis: Server
 ) -> None:
     """Unless it was asked for: then it is StorageError, and none of redis-py."""
     with Limiter("50/day", storage=fresh_redis.url, failure=failure, workers=1) as limiter:

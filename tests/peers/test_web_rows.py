@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from ratebound import MemoryStorage, notation
+from ratebound.limit import Failure
 from ratebound.policy import Policy, Rule
-from ratebound.policy.model.rule import Failure
 from ratebound.storage.memory import AsyncMemoryStorage
 from ratebound.testing import FakeClock
 from ratebound.web.asgi import RateLimitMiddleware
@@ -304,7 +304,7 @@ async def test_flask_limiter_the_fallback_is_the_whole_limit_for_each_worker() -
     ("failure", "expected"), [("local", [200, 200, 429, 429]), ("open", [200] * 4), ("closed", [503] * 4)]
 )
 def test_django_ratelimit_a_lost_connection_is_an_error_of_the_site(
-    failure: str, expected: list[int], fresh_redis: Server, django_get: Callable[..., Answer]
+    failure: Failure, expected: list[int], fresh_redis: Server, django_get: Callable[..., Answer]
 ) -> None:
     from ratebound.web.django import limit
 
@@ -319,7 +319,9 @@ def test_django_ratelimit_a_lost_connection_is_an_error_of_the_site(
 
 
 @pytest.mark.parametrize("failure", ["local", "open"])
-def test_django_smart_several_limits_at_once_always_fail_open(failure: str, django_get: Callable[..., Answer]) -> None:
+def test_django_smart_several_limits_at_once_always_fail_open(
+    failure: Failure, django_get: Callable[..., Answer]
+) -> None:
     from ratebound.web.django import limit
 
     views = {"/": limit("5/minute", key="address")(limit("100/hour", key="user", failure="closed")(ok))}

@@ -8,7 +8,7 @@ import pytest
 
 from ratebound import MemoryStorage, StorageError
 from ratebound.events import Decided
-from ratebound.limit import Limit
+from ratebound.limit import Failure, Limit
 from ratebound.policy import (
     AsyncGate,
     Computed,
@@ -25,7 +25,6 @@ from ratebound.policy import (
     explain,
     read_policy,
 )
-from ratebound.policy.model.rule import Failure
 from ratebound.storage import Storage
 from ratebound.testing import FakeClock, limiting_off
 from tests.policy.gates import decide, gate_of, passes, request

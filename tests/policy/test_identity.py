@@ -9,7 +9,18 @@ import pytest
 from ratebound import MemoryStorage
 from ratebound.http import ClientAddress, parse_address
 from ratebound.http.prefix import MAX_TEXT
-from ratebound.policy import AsyncGate, Computed, Identity, Policy, PolicyError, RequestView, Rule, Source
+from ratebound.policy import (
+    AsyncGate,
+    Computed,
+    Gate,
+    Identity,
+    Policy,
+    PolicyError,
+    RequestView,
+    Rule,
+    Source,
+    read_policy,
+)
 from ratebound.policy.identity import identify
 from ratebound.policy.identity.identify import (
     AGENTS,
@@ -512,3 +523,16 @@ def test_a_name_that_a_policy_may_define_is_left_to_the_policy() -> None:
             check_by(wrong)
     with pytest.raises(ValueError, match="unknown identity"):
         check_by("No Such")
+
+
+def test_a_missing_address_is_told_once_and_only_if_a_rule_counts_by_it(caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate(read_policy({"rules": [{"name": "api", "by": "user", "limits": "9/minute"}]}))
+    with caplog.at_level(logging.WARNING, "ratebound"):
+        for _ in range(3):
+            assert gate.decide(RequestView("GET", "/", peer="a-test-client", user="ann"))
+        assert caplog.messages == []
+        for _ in range(3):
+            assert gate.decide(RequestView("GET", "/", peer="a-test-client"))
+    assert caplog.messages == [
+        "requests come without the address of a client (peer 'a-test-client'), so they all count as one client"
+    ]

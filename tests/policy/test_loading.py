@@ -102,6 +102,7 @@ FUNCTIONS = (
         ("rules: [5]", "rules[0]", "expected a mapping of keys to values"),
         ("rules: [{limits: 5/minute}]", "rules[0]", "a rule needs a name"),
         ("rules: [{name: a}]", "rules[0]", "a rule needs limits"),
+        ("rules: [{name: a, limits: 5/minute, match: {user: false}}]", "rules[0].match.user", "write limits by tier"),
         ("rules: [{name: a b, limits: 5/minute}]", "rules[0].name", "expected 1 to 40"),
         ("rules: [{name: 5, limits: 5/minute}]", "rules[0].name", "expected 1 to 40"),
         ("rules: [{name: a, limits: 5}]", "rules[0].limits", "expected limits like"),

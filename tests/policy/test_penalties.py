@@ -357,7 +357,7 @@ def test_a_broken_entry_is_told(penalties: Any, place: str, words: str) -> None:
         ),
         ({"penalty": "guessing", "by": "global"}, "rules[0].by", "'global' is everybody together"),
         ({"penalty": "guessing", "by": "body.username"}, "rules[0].by", "any client can choose 'body.username'"),
-        ({"penalty": "guessing", "by": "address + query.q"}, "rules[0].by", "any client can choose 'query.q'"),
+        ({"penalty": "guessing", "by": "address + query.q"}, "rules[0].by", "escapes it with another 'query.q'"),
         ({"penalty": "guessing", "by": str}, "rules[0].by", "a function in 'by' may return what a client chooses"),
         ({"penalty": "guessing", "by": "account"}, "rules[0].by", "'verified: true' in this identity"),
         ({"penalty": "guessing", "by": "fingerprint"}, "rules[0].by", "a client chooses the headers"),

@@ -153,7 +153,20 @@ def test_readings_know_their_target() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["x:/login", "x:y:/login", "http://h/login", "/http://h/login", "//h/login", "http:///login", "x:login"]
+    "target",
+    [
+        "x:/login",
+        "x:y:/login",
+        "http://h/login",
+        "/http://h/login",
+        "//h/login",
+        "http:///login",
+        "x:login",
+        "///h/login",
+        "/\\h/login",
+        "//h\\login",
+        "\\\\h\\login",
+    ],
 )
 def test_a_scheme_and_a_host_in_front_of_a_path_do_not_escape_its_rule(target: str) -> None:
     assert decides(Policy(rules=[LOGIN, REST]), target)[1] == "login"

@@ -136,3 +136,26 @@ def test_the_usage_of_a_client_leaves_targets_out() -> None:
     assert [usage.rule for usage in gate.usage(login("victim"), all_rules=True)] == ["all"]
     assert [usage.rule for usage in gate.usage(login("victim"))] == ["account", "all"]
     assert [usage.rule for usage in gate.usage(request("/login", "POST", body=b"{"))] == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "value"),
+    [
+        ("application/json", b'{"username": "ann"}', "ann"),
+        ("application/x-www-form-urlencoded", b"username=ann&password=x", "ann"),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="username"\r\n\r\nann\r\n--b--',
+            "ann",
+        ),
+        ("application/json", b'{"username": "ann", "username": "ben"}', None),
+        ("application/x-www-form-urlencoded", b"username=ann&username=ben", None),
+        ("application/json", b"{}", None),
+    ],
+)
+def test_a_function_reads_a_value_as_rules_do(kind: str, body: bytes, value: str | None) -> None:
+    view = RequestView("POST", "/login", headers=[("content-type", kind), ("x-device", "d1")], query="q=1", body=body)
+    assert view.value("body.username") == value
+    assert (view.value("header.X-Device"), view.value("query.q"), view.value("cookie.cart")) == ("d1", "1", None)
+    with pytest.raises(ValueError, match=r"cannot read 'form\.username'"):
+        view.value("form.username")

@@ -187,7 +187,7 @@ def test_the_program_has_the_group_with_examples(
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == 0
-        assert f"For example: ratebound policy {command}" in capsys.readouterr().out
+        assert f"Examples:\n    ratebound policy {command}" in capsys.readouterr().out
 
 
 def test_the_shell_can_complete_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,7 +197,8 @@ def test_the_shell_can_complete_it(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(sys, "argv", ["ratebound"])
     with pytest.raises(SystemExit):
         main()
-    assert capsys.readouterr().out.split() == ["plain,check", "plain,diff", "plain,explain", "plain,import"]
+    offered = capsys.readouterr().out.split()
+    assert offered == ["plain,check", "plain,explain", "plain,diff", "plain,import", "plain,schema"]
 
 
 SLICED = """

@@ -263,7 +263,7 @@ rules:
 def test_it_says_what_strikes_and_for_how_long_a_client_is_blocked(tmp_path: Path) -> None:
     result = run("explain", written(tmp_path, ABUSE), "--path", "/login", "--identity", "api-key=x", width=200)
     lines = result.stdout.splitlines()
-    assert "          strike    a denial by this rule, but not for want of a slot; one a second at most" in lines
+    assert "          strike    a denial by this rule, but not because no slot is free; one a second at most" in lines
     assert (
         "          block     at 3 strikes/hour for 5 minutes, then 1 hour, which repeats; forgotten 1 day after a block"
         " or strike" in lines

@@ -1,4 +1,4 @@
-"""docs/policy-commands.md: its commands run, and it names every warning."""
+"""docs/guides/policy-commands.md: its commands run, and it names every warning."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from ratebound.policy.lint.known_mistakes import MISTAKES
 from tests.policy_cli.commands import run
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "policy-commands.md").read_text()
+GUIDE = (ROOT / "docs" / "guides" / "policy-commands.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, Limiter, StorageError, parse_limit
-from ratebound.limit import Group
+from ratebound.limit import Failure, Group
 from ratebound.storage.blame import Blameless, TooLate
 from ratebound.storage.postgres.address import read_url
 from ratebound.storage.postgres.connect import Bound, StatementAnswer
@@ -495,7 +495,7 @@ MODES = {"local": True, "open": True, "closed": False}
 
 @pytest.mark.parametrize("failure", MODES)
 def test_the_failure_mode_answers_while_the_server_is_down_and_local_units_are_written_back(
-    failure: str, server: Postgres
+    failure: Failure, server: Postgres
 ) -> None:
     url = fresh_url(server, options="timeout=1")
     with Limiter(HOUR, storage=url, failure=failure, workers=1) as limiter, closing(PostgresStorage(url)) as other:

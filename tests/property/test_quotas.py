@@ -7,6 +7,7 @@ windows is forgotten when a new one begins.
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from ratebound.calendar_period import Calendar
 from ratebound.kernels import group_law
 from ratebound.kernels.packing import packed, unpacked
 from ratebound.kernels.quota import QuotaWindow
-from ratebound.limit import GRANT, Mode, Spent
+from ratebound.limit import GRANT, Mode, Over, Spent
 from ratebound.settling import spent_of
 from tests.property.strategies import COUNTS, PERIODS, START, costs, near
 
@@ -110,7 +111,7 @@ class Plain:
 
 @st.composite
 def quotas(draw: st.DrawFn) -> Limit:
-    over = draw(st.sampled_from(["deny", "allow"]))
+    over = draw(st.sampled_from(get_args(Over)))
     if over == "allow" and draw(st.booleans()):
         return Limit(draw(COUNTS), max(draw(PERIODS), 2), algorithm="fixed-window", over=over)
     unit = draw(st.sampled_from(["day", "week", "month", "year"]))

@@ -25,7 +25,7 @@ class Site:
 
     def __init__(self, storage: Any, clock: FakeClock, **more: Any) -> None:
         self.clock = clock
-        self.gate = WebGate({**recipe("abuse.md", "Stop credential stuffing"), **more}, storage=storage)
+        self.gate = WebGate({**recipe("guides/abuse.md", "Stop credential stuffing"), **more}, storage=storage)
 
     def ask(self, view: RequestView, status: int) -> Rejected | None:
         """Send a request that the application would answer with `status`. Return its rejection, None if it passed."""
@@ -163,11 +163,11 @@ def test_after_a_burst_the_owner_waits_for_three_minutes(memory: Site) -> None:
 @pytest.fixture
 def with_devices() -> tuple[Site, Any]:
     """The recipe with the rule that knows devices, and its function that makes a cookie."""
-    functions = code("abuse.md", "Let the owner in during an attack")
-    more = recipe("abuse.md", "Stop credential stuffing", 1)
+    functions = code("guides/abuse.md", "Let the owner in during an attack")
+    more = recipe("guides/abuse.md", "Stop credential stuffing", 1)
     more["identities"]["device"]["call"] = functions["known_device"]
     replaced = {rule["name"]: rule for rule in more["rules"]}
-    rules = recipe("abuse.md", "Stop credential stuffing")["rules"]
+    rules = recipe("guides/abuse.md", "Stop credential stuffing")["rules"]
     more["rules"] = [replaced.get(rule["name"], rule) for rule in rules]
     clock = FakeClock()
     return Site(MemoryStorage(clock=clock), clock, **more), functions["device_cookie"]
@@ -236,21 +236,22 @@ def test_fifty_accounts_of_one_address_may_be_checked_at_the_same_moment(memory:
 
 def test_with_a_charge_by_status_an_outage_of_the_application_locks_nobody_out() -> None:
     clock = FakeClock()
-    rules = recipe("abuse.md", "Stop credential stuffing")["rules"]
-    for rule in rules[1:]:
+    rules = recipe("guides/abuse.md", "Stop credential stuffing")["rules"]
+    for rule in rules[2:]:
         assert rule["charge"] == "failure"
         rule["charge"] = {"status": "4xx"}
     site = Site(MemoryStorage(clock=clock), clock, rules=rules)
     for number in range(300):
         body = json.dumps({"username": f"person-{number % 150}"}).encode()
         assert site.ask(RequestView("POST", "/login", peer=OFFICE, body=body), 500) is None
+        clock.advance(4)
     assert [site.login(f"account-{number}", OFFICE) for number in range(60)].count(None) == 50
 
 
 def test_networks_of_ipv6_are_bounded_by_a_rule_by_prefix() -> None:
     clock = FakeClock()
-    tree = recipe("abuse.md", "Stop credential stuffing")
-    wider = {**tree["rules"][1], "name": "network", "by": "prefix:32/48"}
+    tree = recipe("guides/abuse.md", "Stop credential stuffing")
+    wider = {**tree["rules"][2], "name": "network", "by": "prefix:32/48"}
     wider["limits"] = "400/hour; 200 distinct account/hour"
     site = Site(MemoryStorage(clock=clock), clock, rules=[*tree["rules"], wider])
     passed = [site.login(f"account-{number}", f"2001:db8:0:{number:x}::1") for number in range(1000)]
@@ -260,6 +261,20 @@ def test_networks_of_ipv6_are_bounded_by_a_rule_by_prefix() -> None:
 def test_only_failures_of_an_address_are_counted(memory: Site) -> None:
     for number in range(1000):
         assert memory.login(f"person-{number}", OFFICE, right=True) is None
+        memory.clock.advance(3.1)
+
+
+def test_one_address_that_hammers_at_one_account_is_blocked(site: Site) -> None:
+    passed = 0
+    for _ in range(203):
+        passed += site.login("victim", "198.51.100.1") is None
+        site.clock.advance(1.1)
+    assert passed == 11, "10 at once, and one after three minutes"
+    rejected = site.login("somebody else", "198.51.100.1")
+    assert rejected is not None
+    assert rejected.decision is not None
+    assert rejected.decision.blocked
+    assert site.login("ann", OFFICE, right=True) is None
 
 
 def test_an_operator_lets_an_address_and_an_account_in_again(memory: Site) -> None:

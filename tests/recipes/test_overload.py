@@ -34,7 +34,10 @@ class Site:
     def __init__(self) -> None:
         self.clock, self.gauge = FakeClock(), Gauge()
         self.pressure = pressure_of(self.gauge, clock=self.clock)
-        policy = recipe("overload.md", "Survive overload") | {"adaptive": self.pressure, "trusted": ["127.0.0.1"]}
+        policy = recipe("guides/overload.md", "Survive overload") | {
+            "adaptive": self.pressure,
+            "trusted": ["127.0.0.1"],
+        }
         self.app = RateLimitMiddleware(shop, policy, storage=MemoryStorage(clock=self.clock))
         meter = self.app.gate.meter
         assert meter is not None, "the policy says concurrent: auto"
@@ -70,7 +73,7 @@ def site() -> Iterator[Site]:
 
 
 def test_the_policy_of_the_page_watches_the_machine_and_the_event_loop() -> None:
-    pressure = read_policy(recipe("overload.md", "Survive overload")).pressure
+    pressure = read_policy(recipe("guides/overload.md", "Survive overload")).pressure
     assert pressure is not None
     assert [type(signal) for signal in pressure.signals] == [CpuUse, LoopLag]
 

@@ -10,9 +10,9 @@ from ratebound.policy.lint.checks import advise
 from tests.recipes.pages import DOCS, recipe
 
 RECIPES = [
-    ("abuse.md", "Stop credential stuffing"),
-    ("abuse.md", "Warn, slow, block"),
-    ("overload.md", "Survive overload"),
+    ("guides/abuse.md", "Stop credential stuffing"),
+    ("guides/abuse.md", "Warn, slow, block"),
+    ("guides/overload.md", "Survive overload"),
 ]
 
 
@@ -23,7 +23,7 @@ def test_a_recipe_has_no_mistake(page: str, heading: str) -> None:
 
 
 def test_the_override_for_a_large_office_belongs_to_the_recipe() -> None:
-    found = re.search(r"`(overrides: \[.*?\])`", (DOCS / "abuse.md").read_text(), re.DOTALL)
+    found = re.search(r"`(overrides: \[.*?\])`", (DOCS / "guides" / "abuse.md").read_text(), re.DOTALL)
     assert found is not None
     policy = read_policy({**recipe(*RECIPES[0]), **yaml.safe_load(found[1])})
-    assert [override.client for override in policy.overrides] == ["203.0.113.7"]
+    assert [override.client for override in policy.overrides] == ["203.0.113.7"] * 2

@@ -26,7 +26,7 @@ class Site:
         self.clock = FakeClock()
         self.heard: list[Any] = []
         self.gate = Gate(
-            read_policy(recipe("abuse.md", "Warn, slow, block")),
+            read_policy(recipe("guides/abuse.md", "Warn, slow, block")),
             storage=MemoryStorage(clock=self.clock),
             max_delay=1.0,
             listeners=[lambda event: self.heard.append(event) if isinstance(event, EVENTS) else None],
@@ -137,7 +137,7 @@ def test_the_mark_of_other_sites_does_not_lift_a_block_of_what_it_does_not_mark(
 
 def test_the_client_is_held_back_then_told_to_slow_down_then_told_that_it_is_blocked() -> None:
     clock, naps = FakeClock(), Naps()
-    policy = recipe("abuse.md", "Warn, slow, block")
+    policy = recipe("guides/abuse.md", "Warn, slow, block")
     send: Any = asgi_client(
         RateLimitMiddleware(bare_asgi, policy, storage=MemoryStorage(clock=clock), sleep=naps.sleep_async)
     )

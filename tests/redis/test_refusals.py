@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from ratebound import Check, Limiter, StorageError, parse_limit
-from ratebound.limit import ALGORITHMS, NOT_GIVEN, Extra, Mode
+from ratebound.limit import ALGORITHMS, NOT_GIVEN, Algorithm, Extra, Failure, Mode
 from ratebound.outcome import Row
 from ratebound.storage import Storage, holders_of
 from ratebound.storage.redis.keys import Keys
@@ -26,7 +26,7 @@ from tests.servers import HOST, Server, redis_server, wait_until
 
 SLOW = "timeout=5&connect_timeout=5"
 FIVE = "100/day; 100/day sliding-counter; 100/day fixed-window; 100/day burst 100; 100/day burst 100 leaky-bucket"
-MANUAL = Path(__file__).parents[2] / "docs" / "redis.md"
+MANUAL = Path(__file__).parents[2] / "docs" / "guides" / "redis.md"
 runs = itertools.count()
 
 
@@ -156,7 +156,7 @@ def test_too_few_replicas_are_told(kind: Callable[[str], Storage], url: str, ser
 
 
 @pytest.mark.parametrize("failure", ["local", "open", "closed", "raise"])
-def test_too_few_replicas_fall_to_the_failure_mode(failure: str, url: str, server: Server) -> None:
+def test_too_few_replicas_fall_to_the_failure_mode(failure: Failure, url: str, server: Server) -> None:
     with Limiter("6/day burst 6", storage=url, failure=failure, workers=3) as limiter, server.client() as client:
         limiter.hit("used up", cost=6)
         client.config_set("min-replicas-to-write", 1)
@@ -228,7 +228,7 @@ def test_a_user_of_few_rights_is_told_and_needs_no_restart(
 def test_the_rights_that_the_manual_gives_are_enough_and_the_user_sees_no_other_keys(
     kind: Callable[[str], Storage], server: Server
 ) -> None:
-    section = MANUAL.read_text().partition("## Rights")[2].partition("\n## ")[0]
+    section = MANUAL.read_text().partition("## Permissions")[2].partition("\n## ")[0]
     command = re.search(r"redis-cli (ACL SETUSER .*?)```", section, re.DOTALL)
     assert command
     rights = [word for word in shlex.split(command[1].replace("\\\n", " ")) if word.strip()]
@@ -296,7 +296,7 @@ FOREIGN: dict[str, Callable[[redis.Redis, bytes], object]] = {
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_what_we_did_not_write_is_told_and_hurts_nobody_else(
-    algorithm: str, kind: Callable[[str], Storage], server: Server
+    algorithm: Algorithm, kind: Callable[[str], Storage], server: Server
 ) -> None:
     limit = parse_limit(f"5/day {algorithm}")
     for write in FOREIGN.values():

@@ -111,6 +111,35 @@ def test_a_client_of_a_policy_is_named_by_its_identity(policy: str) -> None:
     assert document("usage", "user:bob", "192.0.2.1", "--policy", policy)["pair/minute"]["used"] == 3
 
 
+def test_a_tier_that_is_only_assumed_is_told_beside_the_usage(policy: str) -> None:
+    assert run("usage", "user:bob", "--policy", policy).stderr == "tier default assumed: give --tier\n"
+    for told in (["user:ann"], ["user:bob", "--tier", "pro"], ["user:bob", "--only", "rate"]):
+        assert run("usage", *told, "--policy", policy).stderr == ""
+
+
+def test_the_default_tier_is_assumed_as_in_a_decision(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        f"storage: {url}\ntiers: [trial, pro]\ndefault_tier: trial\n"
+        "rules: [{name: api, by: user, limits: {trial: 3/hour, pro: 9/hour, default: 5/hour}}]\n"
+    )
+    spend(str(file), "bob")
+    done = run("usage", "user:bob", "--policy", str(file), "--json")
+    assert [(one["quota"], one["used"]) for one in json.loads(done.stdout)] == [(3, 1)]
+    assert done.stderr == "tier trial assumed: give --tier\n"
+
+
+def test_a_client_of_a_source_that_declares_other_kinds_is_questioned(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        f"storage: {url}\nidentities: {{api-key: {{verify: find_customer, kinds: [customer]}}}}\n"
+        "rules: [{name: api, by: api-key, limits: 9/hour}]\n"
+    )
+    assert "did you mean customer:acme?" in run("usage", "api-key:acme", "--policy", str(file)).stderr
+    assert run("usage", "customer:acme", "--policy", str(file)).stderr == ""
+    assert "'203.0.113.7' or 'customer:acme'" in run("usage", "acme", "--policy", str(file)).stderr
+
+
 def test_grants_and_resets_of_a_policy_may_name_a_rule(policy: str) -> None:
     spend(policy, "bob", 3)
     granted = document("grant", "user:bob", "40", "--policy", policy, "--only", "monthly")

@@ -79,7 +79,7 @@ def test_heavy_clients_are_kept_and_errors_are_told() -> None:
     table, real = ClientTable(100), {"heavy": 0}
     for number in range(10_000):
         for name in (f"stranger-{number}", *(["heavy"] * (number % 3 == 0))):
-            client = table.by_name.get(name) or table.add(name)
+            client = table.take(name)
             client.requests += 1
             real[name] = real.get(name, 0) + 1
     heavy = table.by_name["heavy"]
@@ -92,13 +92,13 @@ def test_heavy_clients_are_kept_and_errors_are_told() -> None:
 def test_counts_are_exact_while_clients_fit() -> None:
     table = ClientTable(100)
     for number in range(100):
-        table.add(str(number)).requests += 1
+        table.take(str(number)).requests += 1
     assert (table.clients, table.dropped, table.lost) == (100, 0, 0)
 
 
 def test_a_long_name_is_cut_once() -> None:
     table = ClientTable()
-    assert table.add("x" * 5_000) is table.add("x" * 6_000)
+    assert table.take("x" * 5_000) is table.take("x" * 6_000)
     assert max(map(len, table.by_name)) == 256
 
 
@@ -132,7 +132,7 @@ def test_a_histogram_is_exact_for_small_counts_and_close_for_large_ones(values: 
 def test_clients_that_are_dropped_stay_in_the_evidence() -> None:
     peaks, clients = PeakTable(50), ClientTable(1_000)
     for number in range(500):
-        clients.add(f"client-{number}").requests += 1
+        clients.take(f"client-{number}").requests += 1
         peaks.add(f"client-{number}", "GET /", START + number * SECOND)
     peaks.finish()
     found = suggest(peaks, clients)

@@ -114,7 +114,7 @@ def test_a_histogram_that_takes_another_has_all_counts(values: list[int], cut: i
 def test_dropped_clients_with_a_large_use_count_for_percentiles() -> None:
     peaks, clients = PeakTable(most=8), ClientTable()
     for number in range(40):
-        clients.add(f"c{number}").requests = 300
+        clients.take(f"c{number}").requests = 300
         for _ in range(300):
             peaks.add(f"c{number}", "GET /", NOON)
     peaks.finish()

@@ -201,6 +201,8 @@ def test_the_link_with_the_token_of_the_run_is_shown_on_a_terminal_only(tmp_path
         assert CLIENT.get(f"{found[1]}api/figures", headers=given).status_code == 421
     with running_service() as service:
         assert "token=" not in service.log
+        assert "set RATEBOUND_ADMIN_TOKENS" in service.log
+    with running_service(environ=TOKENS) as service:
         assert "dashboard" not in service.log
 
 

@@ -1,4 +1,4 @@
-"""Every example of docs/http-api.md is answered as it is printed."""
+"""Every example of docs/reference/http-api.md is answered as it is printed."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from ratebound.policy import load_policy
 from tests.service.http_calls import HOST, an_api, an_engine, listening, run
 
-PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http-api.md"
 EXAMPLE = re.compile(r"^```sh\n(curl [^\n]*)\n```\n```json\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TOKENS = ("settle", "reservation", "release")
 ELIDED = "…"

@@ -294,7 +294,7 @@ def test_every_default_can_be_read(setting: object) -> None:
 
 
 def test_the_documentation_has_every_setting_as_it_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "service.md").read_text()
     shown = [f"| `{one.name}` | {f'`{one.default}`' if one.default else ''} | {one.help} |" for one in SETTINGS]
     assert [line for line in shown if line not in page.splitlines()] == []
     assert page.count("\n| `") >= len(SETTINGS)

@@ -12,7 +12,7 @@ import sys
 import threading
 
 from ratebound import Check, Limit, Limiter
-from ratebound.limit import ALGORITHMS
+from ratebound.limit import ALGORITHMS, Failure
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_states import Zone
 from tests.shared_memory.zone_check import check_zone
@@ -45,7 +45,7 @@ def interrupt(*_: object) -> None:
 class Interrupted:
     """Hits of one process, and what it was granted."""
 
-    def __init__(self, storage: SharedMemoryStorage, failure: str) -> None:
+    def __init__(self, storage: SharedMemoryStorage, failure: Failure) -> None:
         self.zone: Zone = storage.states.zone
         self.limiters = [Limiter(limit, storage=storage, failure=failure) for limit in LIMITS]
         self.several = Limiter(LIMITS[0], storage=storage, failure=failure)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ratebound import Limit, Limiter, parse_limit
-from ratebound.limit import ALGORITHMS, NOT_GIVEN, STRIKE, Ask, Extra, Mode
+from ratebound.limit import ALGORITHMS, NOT_GIVEN, STRIKE, Algorithm, Ask, Extra, Mode
 from ratebound.outcome import Row
 from ratebound.storage.shared_memory.layout import BUCKET, HEAD, HEADER, SHARDS, Geometry
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
@@ -81,7 +81,7 @@ def nothing(scene: Scene) -> None:
     """Prepare nothing."""
 
 
-def _hits(algorithm: str) -> list[Operation]:
+def _hits(algorithm: Algorithm) -> list[Operation]:
     limit = Limit(5, MINUTE, 0, algorithm)
 
     def hit(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ratebound import Limit, Limiter
-from ratebound.limit import ALGORITHMS
+from ratebound.limit import ALGORITHMS, Algorithm
 from ratebound.storage.memory import MemoryStorage
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from ratebound.testing import FakeClock
@@ -31,7 +31,7 @@ def remaining_in_a_child(limiter: Limiter, key: str) -> int:
 @pytest.mark.parametrize("spent", [2, 4])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_step_back_of_the_clock_is_repaired_once_and_for_all_processes(
-    algorithm: str, spent: int, tmp_path: Path
+    algorithm: Algorithm, spent: int, tmp_path: Path
 ) -> None:
     clock = FakeClock()
     storage = SharedMemoryStorage("clock", size=1 << 20, directory=str(tmp_path), clock=clock)
@@ -50,7 +50,7 @@ def test_a_step_back_of_the_clock_is_repaired_once_and_for_all_processes(
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_denial_after_a_step_back_stores_the_repair(algorithm: str, tmp_path: Path) -> None:
+def test_a_denial_after_a_step_back_stores_the_repair(algorithm: Algorithm, tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SharedMemoryStorage("clock", size=1 << 20, directory=str(tmp_path), clock=clock)
     limiter = Limiter(Limit(2, MINUTE, 0, algorithm), storage=storage, failure="raise")

@@ -13,6 +13,7 @@ import pytest
 
 from ratebound import AsyncLimiter, Limiter, StorageError
 from ratebound.events import Event, Recovered
+from ratebound.limit import Failure
 from ratebound.storage.shared_memory.storage import SharedMemoryStorage
 from tests.shared_memory.kinds_of_locks import LOCKS
 
@@ -60,7 +61,7 @@ def elsewhere(storage: SharedMemoryStorage, key: str) -> str:
 
 @pytest.mark.parametrize(("failure", "allowed"), [("local", True), ("open", True), ("closed", False)])
 def test_keys_of_a_stopped_workers_shard_are_answered_by_the_failure_mode(
-    storage: SharedMemoryStorage, failure: str, allowed: bool
+    storage: SharedMemoryStorage, failure: Failure, allowed: bool
 ) -> None:
     limiter = Limiter("5/hour", storage=storage, failure=failure, workers=2)
     other = elsewhere(storage, "k")

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import pytest
 
 from ratebound import Limiter, StorageError, parse_limit
-from ratebound.limit import Group
+from ratebound.limit import Failure, Group
 from ratebound.storage.blame import TooLate
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.sqlite import connect
@@ -439,7 +439,7 @@ def test_a_read_only_database_is_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", ["local", "open", "closed", "raise"])
-def test_a_guard_answers_while_the_file_is_locked(path: Path, failure: str) -> None:
+def test_a_guard_answers_while_the_file_is_locked(path: Path, failure: Failure) -> None:
     storage = SqliteStorage(str(path), deadline=0.05, synchronous="off")
     limiter = Limiter("4/hour", storage=GuardedStorage(storage, failure=failure, workers=2))
     limiter.hit("known")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ratebound import Decision, Limit, MemoryStorage, StorageError, parse_limit
-from ratebound.limit import Ask, Group, Mode
+from ratebound.limit import Ask, Failure, Group, Mode
 from ratebound.outcome import Row
 from ratebound.settling import settlement
 from ratebound.storage.guard.guard import Guard
@@ -131,7 +131,7 @@ def limit_of(limit: Limit | str) -> Limit:
     return parse_limit(limit) if isinstance(limit, str) else limit
 
 
-def falling_to(failure: str, text: str) -> Limit:
+def falling_to(failure: Failure, text: str) -> Limit:
     limit = parse_limit(text)
     return Limit(limit.count, limit.period_us, limit.burst, limit.algorithm, f"{failure}-limit", failure=failure)
 

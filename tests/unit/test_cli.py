@@ -24,7 +24,7 @@ from ratebound.cli.saturation import (
 from ratebound.cli.traffic import SHOWN, Event, bursty, busiest, play, standing_at, variants
 from ratebound.cli.words import duration, number, per_time, period_name, short
 from ratebound.kernels.group_law import evaluate
-from ratebound.limit import ALGORITHMS, UNITS
+from ratebound.limit import ALGORITHMS, UNITS, Algorithm
 from ratebound.outcome import Row
 
 SECOND = UNITS["second"]
@@ -59,7 +59,9 @@ def test_the_fixed_window_lets_two_counts_through_around_a_boundary(text: str) -
 
 @pytest.mark.parametrize("text", ["10/second burst 5", "3/minute", "100/500ms burst 20", "7/second burst 30"])
 @pytest.mark.parametrize("algorithm", ["sliding-log", "leaky-bucket"])
-def test_the_exact_algorithms_never_let_more_than_the_count_go_ahead_in_a_period(text: str, algorithm: str) -> None:
+def test_the_exact_algorithms_never_let_more_than_the_count_go_ahead_in_a_period(
+    text: str, algorithm: Algorithm
+) -> None:
     limit = parse_limit(text)
     assert most(played(limit, periods=8)[algorithm], limit.period_us) <= limit.count
 
@@ -96,7 +98,7 @@ def test_the_standing_between_two_events_is_that_of_the_earlier() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_taking_all_at_once_gives_what_asking_one_by_one_gives(algorithm: str) -> None:
+def test_taking_all_at_once_gives_what_asking_one_by_one_gives(algorithm: Algorithm) -> None:
     limit = Limit(7, SECOND, algorithm=algorithm)
     one_by_one = sum(
         event.allowed for event in play(limit, [i for now in range(0, 3 * SECOND, 2_000) for i in [now] * 8])
@@ -105,7 +107,7 @@ def test_taking_all_at_once_gives_what_asking_one_by_one_gives(algorithm: str) -
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
-def test_a_widened_bucket_gives_what_the_narrow_one_gives(algorithm: str) -> None:
+def test_a_widened_bucket_gives_what_the_narrow_one_gives(algorithm: Algorithm) -> None:
     limit = Limit(1000, SECOND, 1, algorithm)
     assert widened(limit, 10_000) != limit
     for span in (10_000, 123_457, SECOND):
@@ -141,7 +143,7 @@ def test_the_most_in_any_period_is_that_of_the_worst_instant(text: str, in_any_p
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_client_that_is_always_asking_gets_the_rate(algorithm: str) -> None:
+def test_a_client_that_is_always_asking_gets_the_rate(algorithm: Algorithm) -> None:
     limit = Limit(50, UNITS["minute"], algorithm=algorithm)
     passed, span = steady((limit,))
     assert 49 <= passed * limit.period_us / span <= 50

@@ -336,7 +336,7 @@ def test_a_limit_keeps_its_warning_when_it_is_copied_and_is_equal_to_one_without
     limit = Limit(10, SECOND, warn=0.8)
     assert pickle.loads(pickle.dumps(limit)).warn == copy.copy(limit).warn == 0.8
     assert limit == Limit(10, SECOND)
-    with pytest.raises(InvalidLimit, match="penalty"):
+    with pytest.raises(InvalidLimit, match="penalties"):
         Limit(1, SECOND, algorithm="penalty", blocks_us=(SECOND,), warn=0.8)
 
 

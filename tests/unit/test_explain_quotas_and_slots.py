@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,7 @@ from ratebound.calendar_period import LENGTHS, Calendar
 from ratebound.cli.app import app
 from ratebound.cli.explain import explain_limits
 from ratebound.clock import SECOND
-from ratebound.limit import MAX_LEASE, MAX_SLOTS, limit_set
+from ratebound.limit import MAX_LEASE, MAX_SLOTS, Over, limit_set
 from tests.policy_cli.commands import run as run_policy
 from tests.policy_cli.commands import written
 from tests.property.strategies import COUNTS, PERIODS, limits
@@ -105,7 +106,7 @@ BEGINS = {"week": 7, "month": 31}
 
 @st.composite
 def quotas(draw: st.DrawFn) -> Limit:
-    over = draw(st.sampled_from(["deny", "allow"]))
+    over = draw(st.sampled_from(get_args(Over)))
     if draw(st.booleans()):
         unit = draw(st.sampled_from(sorted(LENGTHS)))
         calendar = Calendar(unit, draw(st.sampled_from(ZONES)), draw(st.integers(1, BEGINS.get(unit, 1))))

@@ -59,7 +59,7 @@ def test_options_that_cannot_be_meant_are_refused_with_any_storage(clock: FakeCl
 
 def test_a_limit_with_an_unknown_failure_mode_is_refused() -> None:
     with pytest.raises(InvalidLimit, match="local, open, closed, raise"):
-        Limit(1, SECOND, failure="never")
+        Limit(1, SECOND, failure="never")  # type: ignore[arg-type]
     assert Limit(1, SECOND, failure="open") == Limit(1, SECOND)
 
 

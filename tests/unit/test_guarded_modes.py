@@ -6,7 +6,7 @@ import pytest
 
 from ratebound import Decision, InvalidKey, Limit, StorageError, parse_limit
 from ratebound.clock import SECOND
-from ratebound.limit import ALGORITHMS, Ask, Group
+from ratebound.limit import ALGORITHMS, Algorithm, Ask, Group
 from ratebound.storage.guard.fallback import share_of
 from ratebound.testing import FakeClock
 from tests.unit.faulty import DOWN, FOREIGN, UNKNOWN, Make, Subject, falling_to
@@ -173,7 +173,7 @@ def test_a_cost_above_the_share_but_not_the_limit_may_come_again(make: Make) -> 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_share_is_rounded_up_and_keeps_the_scope(algorithm: str) -> None:
+def test_a_share_is_rounded_up_and_keeps_the_scope(algorithm: Algorithm) -> None:
     limit = Limit(10, SECOND, algorithm=algorithm)
     assert [(share.count, share.burst) for share in (share_of(limit, n) for n in (1, 3, 4, 100))] == [
         (10, 10),

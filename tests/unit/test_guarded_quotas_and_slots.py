@@ -9,7 +9,7 @@ import pytest
 
 from ratebound import Decision, Limit, StorageError, parse_limit
 from ratebound.events import Recovered
-from ratebound.limit import GRANT, NOT_GIVEN, Ask, Group, Mode
+from ratebound.limit import GRANT, NOT_GIVEN, Ask, Failure, Group, Mode
 from ratebound.outcome import Row
 from ratebound.settling import undoing
 from ratebound.slots import slots_of
@@ -22,7 +22,7 @@ MONTH = parse_limit("7305/calendar-month")  # ten an hour, on average
 HOUR = 3_600
 
 
-def falling(failure: str, text: str) -> Limit:
+def falling(failure: Failure, text: str) -> Limit:
     limit = parse_limit(text)
     return Limit(
         limit.count,
@@ -186,7 +186,7 @@ def test_what_a_quota_says_in_an_outage_has_the_fields_of_a_quota(make: Make) ->
 @pytest.mark.parametrize(
     "text", ["100/calendar-day", "100/calendar-day over allow", "100/hour fixed-window over allow"]
 )
-def test_a_grant_must_reach_the_storage(make: Make, failure: str, text: str) -> None:
+def test_a_grant_must_reach_the_storage(make: Make, failure: Failure, text: str) -> None:
     subject = make()
     limit = falling(failure, text)
     for error in (DOWN, UNKNOWN):
@@ -263,7 +263,7 @@ def test_a_slot_granted_here_is_held_in_the_storage_after_the_outage(make: Make,
 
 @pytest.mark.parametrize("failure", ["local", "open", "closed", "raise"])
 @pytest.mark.parametrize("error", [DOWN, UNKNOWN])
-def test_a_release_that_the_storage_missed_is_repeated(make: Make, failure: str, error: StorageError) -> None:
+def test_a_release_that_the_storage_missed_is_repeated(make: Make, failure: Failure, error: StorageError) -> None:
     """It raises in no failure mode: the work is done, whatever the storage knows."""
     subject = make()
     limit = falling(failure, "3 concurrent")

@@ -11,7 +11,7 @@ import pytest
 from ratebound import AsyncLimiter, Decision, Limit, Limiter, MemoryStorage, RateLimited, StorageError, parse_limit
 from ratebound.extras import extras_of
 from ratebound.kernels.penalty import BLOCKED, STRUCK
-from ratebound.limit import NOT_GIVEN, STRIKE, Group, Mode
+from ratebound.limit import NOT_GIVEN, STRIKE, Failure, Group, Mode
 from ratebound.outcome import Row
 from ratebound.settling import settlement, undoing
 from ratebound.storage.guard.guarded import GuardedStorage
@@ -27,7 +27,7 @@ MINUTE, HOUR = 60, 3_600
 MODES = ["local", "open", "closed"]
 
 
-def falling(failure: str, *limits: Limit) -> tuple[Limit, ...]:
+def falling(failure: Failure, *limits: Limit) -> tuple[Limit, ...]:
     return tuple(replace(limit, failure=failure, name=limit.name if limit.named else "") for limit in limits)
 
 
@@ -182,7 +182,7 @@ def test_denials_in_an_outage_are_no_strikes(make: Make, workers: int) -> None:
 
 @pytest.mark.parametrize("failure", MODES)
 @pytest.mark.parametrize("error", [DOWN, UNKNOWN, FOREIGN])
-def test_a_blocked_client_stays_blocked_through_an_outage(make: Make, failure: str, error: StorageError) -> None:
+def test_a_blocked_client_stays_blocked_through_an_outage(make: Make, failure: Failure, error: StorageError) -> None:
     subject = make(workers=4)
     limits = falling(failure, RATE, GUESSING)
     block(subject, *limits)

@@ -7,7 +7,7 @@ import pytest
 
 from ratebound import Check, Limiter, MemoryStorage, parse_limit
 from ratebound.clock import SECOND
-from ratebound.limit import ALGORITHMS, BUCKETS, GRANT, Group, Limit, Mode
+from ratebound.limit import ALGORITHMS, BUCKETS, GRANT, Algorithm, Group, Limit, Mode
 from ratebound.numbers import Numbers
 from ratebound.outcome import Row
 from ratebound.slots import slots_of
@@ -35,7 +35,7 @@ def held(storage: MemoryStorage) -> int:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_flood_of_keys_neither_grows_memory_nor_frees_an_offender(algorithm: str, clock: FakeClock) -> None:
+def test_a_flood_of_keys_neither_grows_memory_nor_frees_an_offender(algorithm: Algorithm, clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=1_000, clock=clock)
     limiter = Limiter(f"5/hour {'burst 5 ' if algorithm in BUCKETS else ''}{algorithm}", storage=storage)
     offenders = [f"offender:{i}" for i in range(20)]
@@ -514,7 +514,7 @@ def test_a_peek_of_unknown_keys_keeps_nothing(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_untouched_keys_are_swept_as_new_ones_come(algorithm: str, clock: FakeClock) -> None:
+def test_untouched_keys_are_swept_as_new_ones_come(algorithm: Algorithm, clock: FakeClock) -> None:
     storage = MemoryStorage(clock=clock)
     limiter = Limiter(f"5/second {algorithm}", storage=storage)
     for i in range(5_000):
@@ -704,7 +704,7 @@ def test_a_denial_with_patience_says_when_the_same_patience_is_enough(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_several_limits_of_a_key_are_charged_together_after_a_step_back_of_the_clock(
-    algorithm: str, clock: FakeClock
+    algorithm: Algorithm, clock: FakeClock
 ) -> None:
     limits = [Limit(5, SECOND, 0, algorithm), Limit(7, 60 * SECOND, 0, algorithm)]
     limiter = Limiter(limits, storage=MemoryStorage(clock=clock))

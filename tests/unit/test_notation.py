@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ratebound import InvalidLimit, Limit, parse_limit, parse_limits
 from ratebound.calendar_period import LENGTHS, Calendar
-from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, MAX_COUNT, MAX_PERIOD, UNITS, limit_set
+from ratebound.limit import ALGORITHMS, CALENDAR, CONCURRENT, MAX_COUNT, MAX_PERIOD, UNITS, Algorithm, Over, limit_set
 from tests.property.strategies import ALL_KINDS, limits
 
 SECOND, MINUTE, HOUR, DAY = (UNITS[unit] for unit in ("second", "minute", "hour", "day"))
@@ -40,7 +40,7 @@ SECOND, MINUTE, HOUR, DAY = (UNITS[unit] for unit in ("second", "minute", "hour"
         ("007/minute", 7, MINUTE, 7, "sliding-log", "7/minute"),
     ],
 )
-def test_the_grammar_is_read(text: str, count: int, period: int, burst: int, algorithm: str, name: str) -> None:
+def test_the_grammar_is_read(text: str, count: int, period: int, burst: int, algorithm: Algorithm, name: str) -> None:
     limit = parse_limit(text)
     assert (limit.count, limit.period_us, limit.burst) == (count, period, burst)
     assert (limit.algorithm, limit.name) == (algorithm, name)
@@ -85,7 +85,7 @@ def test_short_units_are_read(unit: str) -> None:
         ),
     ],
 )
-def test_quotas_are_read(text: str, calendar: Calendar, over: str, name: str | None) -> None:
+def test_quotas_are_read(text: str, calendar: Calendar, over: Over, name: str | None) -> None:
     limit = parse_limit(text)
     assert (limit.count, limit.calendar, limit.over) == (int(text.split("/")[0].split()[0]), calendar, over)
     assert (limit.algorithm, limit.period_us) == (CALENDAR, LENGTHS[calendar.unit])
@@ -549,7 +549,7 @@ def test_the_default_algorithm_can_be_chosen() -> None:
     assert parse_limit("5/minute burst 9", default="fixed-window").algorithm == "token-bucket"
     assert parse_limit("5/minute gcra", default="fixed-window").algorithm == "gcra"
     with pytest.raises(InvalidLimit, match="unknown algorithm 'sliding'"):
-        parse_limit("5/minute", default="sliding")
+        parse_limit("5/minute", default="sliding")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, 1.0, "1", None, MAX_COUNT + 1])
@@ -565,7 +565,7 @@ def test_a_limit_made_of_bad_numbers_is_refused(bad: object) -> None:
 
 def test_an_unknown_algorithm_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidLimit) as caught:
-        Limit(5, SECOND, algorithm="window")
+        Limit(5, SECOND, algorithm="window")  # type: ignore[arg-type]
     assert all(name in str(caught.value) for name in ALGORITHMS)
 
 

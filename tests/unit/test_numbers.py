@@ -2,7 +2,7 @@
 
 import pytest
 
-from ratebound.limit import MAX_COUNT, MAX_SPAN, Limit
+from ratebound.limit import MAX_COUNT, MAX_SPAN, Algorithm, Limit
 from ratebound.numbers import product
 
 
@@ -36,7 +36,7 @@ def test_a_limit_allows_more_if_its_burst_takes_longer_to_refill(one: Limit, oth
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
-def test_only_a_leaky_bucket_queues(algorithm: str) -> None:
+def test_only_a_leaky_bucket_queues(algorithm: Algorithm) -> None:
     limit = Limit(5, 10, 5, algorithm)
     assert limit.queues is limit.numbers.queues is (algorithm == "leaky-bucket")
     assert (limit.numbers.scope, limit.numbers.algorithm) == (limit.scope, algorithm)

@@ -3,7 +3,7 @@
 import pytest
 
 from ratebound.kernels.packing import Packed, packed, unpacked
-from ratebound.limit import ALGORITHMS, BUCKETS, Limit
+from ratebound.limit import ALGORITHMS, BUCKETS, Algorithm, Limit
 from ratebound.notation import parse_limit
 
 EXAMPLES: dict[str, list[Packed]] = {
@@ -15,7 +15,7 @@ EXAMPLES: dict[str, list[Packed]] = {
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_state_that_was_packed_is_the_same_again(algorithm: str) -> None:
+def test_a_state_that_was_packed_is_the_same_again(algorithm: Algorithm) -> None:
     limit = Limit(9, 10, 0, algorithm).numbers
     for numbers in EXAMPLES[algorithm]:
         state = unpacked(limit, numbers)
@@ -25,7 +25,7 @@ def test_a_state_that_was_packed_is_the_same_again(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_an_untouched_state_is_not_stored(algorithm: str) -> None:
+def test_an_untouched_state_is_not_stored(algorithm: Algorithm) -> None:
     limit = Limit(9, 10, 0, algorithm).numbers
     state = unpacked(limit, None)
     assert state.fits(limit, 0, 9)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ratebound import AsyncLimiter, InvalidCost, InvalidKey, InvalidLimit, Limiter, StorageError, Usage
+from ratebound.limit import Failure
 from ratebound.testing import FakeClock, limiting_off
 from tests.limiters import limiter_of
 from tests.unit.faulty import DOWN, Faulty, Prompt
@@ -175,7 +176,7 @@ def test_tasks_see_the_same_usage(clock: FakeClock) -> None:
 @pytest.mark.parametrize("kind", [Faulty, Prompt])
 @pytest.mark.parametrize("failure", ["local", "open", "closed", "raise"])
 def test_a_grant_raises_in_every_failure_mode_if_the_storage_is_down(
-    kind: type[Faulty], failure: str, clock: FakeClock
+    kind: type[Faulty], failure: Failure, clock: FakeClock
 ) -> None:
     storage = kind(clock)
     with Limiter("2/calendar-day", storage=storage, failure=failure) as limiter:
@@ -187,7 +188,7 @@ def test_a_grant_raises_in_every_failure_mode_if_the_storage_is_down(
 
 
 @pytest.mark.parametrize("failure", ["local", "open", "closed"])
-def test_usage_says_that_it_was_found_without_the_storage(failure: str, clock: FakeClock) -> None:
+def test_usage_says_that_it_was_found_without_the_storage(failure: Failure, clock: FakeClock) -> None:
     storage = Prompt(clock)
     with Limiter("2/calendar-day; 3/minute", storage=storage, failure=failure) as limiter:
         limiter.hit("a")

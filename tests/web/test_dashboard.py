@@ -249,7 +249,7 @@ def test_auth_must_be_given(clock: FakeClock) -> None:
     ]
     for make in makers:
         for given in ({}, {"auth": None}, {"auth": "write"}):
-            with pytest.raises(TypeError, match="needs auth=, a function that says who may look"):
+            with pytest.raises(TypeError, match="needs auth=, a function that returns the role"):
                 make(**given)
         with pytest.raises(TypeError, match="auth"):
             make(auth=lambda one, two: None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
@@ -212,6 +213,13 @@ def test_a_bad_option_raises_where_it_is_written(options: dict[str, Any]) -> Non
         RateLimits().limit("5/minute", **options)
 
 
+@pytest.mark.parametrize("arguments", [("app",), ("app", "5/minute"), ("5/minute", "app")], ids=str)
+def test_an_application_in_place_of_a_policy_raises_with_the_right_call(arguments: tuple[str, ...]) -> None:
+    given: Any = [FastAPI() if one == "app" else one for one in arguments]
+    with pytest.raises(TypeError, match=re.escape("write RateLimits('100/minute', app=app)")):
+        RateLimits(*given)
+
+
 def test_what_only_the_policy_can_tell_raises_where_it_is_written() -> None:
     with pytest.raises(PolicyError, match="unknown tier"):
         RateLimits().limit({"free": "1/minute", "default": "2/minute"})
@@ -276,9 +284,9 @@ async def test_a_generator_stays_one() -> None:
     def plain() -> Iterator[int]:
         yield 2
 
-    with pytest.raises(RuntimeError, match="has limits that nobody checks"):
+    with pytest.raises(RuntimeError, match="would run unlimited, since its limits are not installed"):
         await anext(parts())
-    with pytest.raises(RuntimeError, match="has limits that nobody checks"):
+    with pytest.raises(RuntimeError, match="would run unlimited, since its limits are not installed"):
         next(plain())
     with limiting_off():
         assert [part async for part in parts()] == [1]

@@ -301,7 +301,7 @@ def test_a_tier_may_have_the_name_of_a_policys_key() -> None:
         ({"rule": TREE["rules"]}, {}, "has no key 'rule', did you mean 'rules'?"),
         ({"rules": TREE["rules"], "free": "1/minute"}, {}, "unknown key 'free'"),
         ({"fre": "1/minute", "default": "1/minute"}, {"tiers": ["free"]}, "unknown tier 'fre': did you mean 'free'?"),
-        (TREE, {"by": "address"}, "by: write it in the policy"),
+        (TREE, {"by": "address"}, "by: write it in the policy, beside its rules: {'by': …, 'rules': […]}"),
         (None, TREE, "give the whole policy as one dict"),
         ({"rules": [{"name": "all", "limits": "2/minit"}], "by": "usre"}, {}, "unknown unit 'minit'"),
     ],

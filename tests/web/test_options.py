@@ -10,8 +10,8 @@ import pytest
 import slowapi
 from flask import Flask
 
-from ratebound.http.headers import FIELDS
-from ratebound.http.rejection import FORMATS
+from ratebound.http.headers import FIELDS, Style
+from ratebound.http.rejection import FORMATS, FormatName
 from ratebound.policy import Policy
 from ratebound.web import RouteLimit, WebGate, options, wsgi
 from ratebound.web.asgi import RateLimitMiddleware
@@ -210,5 +210,5 @@ def test_the_types_and_the_classes_know_the_same_options() -> None:
     of_gate = {*inspect.signature(WebGate).parameters} - {"policy", "settings"}
     assert of_gate == set(options.Options.__annotations__) - of_policy
     assert set(options.Options.__annotations__) == set(options.AsyncOptions.__annotations__)
-    assert set(get_args(options.Style)) == {*FIELDS, "none"}
-    assert set(get_args(options.Format)) == set(FORMATS)
+    assert set(get_args(Style)) == {*FIELDS, "none"}
+    assert set(get_args(FormatName)) == set(FORMATS)

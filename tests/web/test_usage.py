@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import flask
@@ -105,6 +106,7 @@ def test_the_page_tells_a_caller_its_usage_in_the_words_of_github(with_page: Usa
         "used": 2,
         "remaining": 998,
         "reset": DECEMBER,
+        "resets_at": datetime.fromtimestamp(DECEMBER, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "resource": "monthly/calendar-month",
     }
     assert page["rate"] == page["resources"]["monthly/calendar-month"]
@@ -237,6 +239,7 @@ def test_the_page_leaves_out_penalties_and_values_that_have_room(clock: FakeCloc
         "used": 2,
         "remaining": 0,
         "reset": clock.now // 1_000_000 + 3600,
+        "resets_at": "2023-11-14T23:13:20Z",
         "resource": "accounts",
     }
     assert shown[2]["rate"]["resource"] == "api"

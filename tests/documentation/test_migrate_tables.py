@@ -1,8 +1,7 @@
-"""What the page for those who come from other packages says, beyond its examples."""
+"""What the tables of docs/migrate say about web packages, beyond the examples."""
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import flask
@@ -13,6 +12,7 @@ from ratebound import AsyncLimiter
 from ratebound.policy import Computed, Policy, Rule
 from ratebound.web import RouteLimit
 from ratebound.web.fastapi import RateLimits
+from tests.documentation.pages import read
 from tests.peers.sites import django_site, flask_site, flask_statuses, ok, statuses
 from tests.web.django_site import HttpResponse
 from tests.web.drivers import connect
@@ -32,15 +32,14 @@ def django_get() -> Iterator[Callable[..., Answer]]:
         yield get
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()
 OF_DJANGO_RATELIMIT = (  # which is not installed for the tests
     *("CACHE_PREFIX", "ENABLE", "EXCEPTION_CLASS", "FAIL_OPEN", "HASH_ALGORITHM", "IPV4_MASK", "IPV6_MASK"),
     *("IP_META_KEY", "USE_CACHE", "VIEW"),
 )
 
 
-def section(name: str) -> str:
-    return PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+def table(name: str) -> str:
+    return read(f"docs/migrate/{name.lower()}.md")
 
 
 def test_every_variable_of_their_configs_is_on_the_page() -> None:
@@ -49,9 +48,9 @@ def test_every_variable_of_their_configs_is_on_the_page() -> None:
 
     for name, kind in (("Flask-Limiter", ConfigVars), ("slowapi", C)):
         for variable in (value for key, value in vars(kind).items() if key.isupper()):
-            assert f"`{variable}`" in section(name), variable
+            assert f"`{variable}`" in table(name), variable
     for variable in OF_DJANGO_RATELIMIT:
-        assert f"`RATELIMIT_{variable}" in section("django-ratelimit"), variable
+        assert f"`RATELIMIT_{variable}" in table("django-ratelimit"), variable
 
 
 def test_every_public_name_of_theirs_is_on_the_page() -> None:
@@ -60,9 +59,9 @@ def test_every_public_name_of_theirs_is_on_the_page() -> None:
     import slowapi.middleware
 
     for name in {*flask_limiter.__all__, *_public(flask_limiter.Limiter)}:
-        assert re.search(rf"\b{name}\b", section("Flask-Limiter")), name
+        assert re.search(rf"\b{name}\b", table("Flask-Limiter")), name
     for name in {*_public(slowapi.Limiter), "SlowAPIMiddleware", "SlowAPIASGIMiddleware", "get_ipaddr"}:
-        assert re.search(rf"\b{name}\b", section("slowapi")), name
+        assert re.search(rf"\b{name}\b", table("slowapi")), name
 
 
 def _public(kind: type) -> set[str]:
@@ -73,9 +72,9 @@ def test_every_command_of_flask_limiter_is_on_the_page() -> None:
     from flask_limiter.commands import cli
 
     for name, command in cli.commands.items():
-        assert f"flask limiter {name}" in section("Flask-Limiter")
+        assert f"flask limiter {name}" in table("Flask-Limiter")
         for option in command.params:
-            assert option.name in ("endpoint", "y") or f"--{option.name}" in section("Flask-Limiter"), option.name
+            assert option.name in ("endpoint", "y") or f"--{option.name}" in table("Flask-Limiter"), option.name
 
 
 @pytest.mark.parametrize(
