@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.dashboard.conftest import OpenPage
 from tests.dashboard.fake_calls import FakeCalls
@@ -113,6 +113,33 @@ def test_a_wrong_token_is_refused_with_a_reason(open_page: OpenPage, url: str) -
     page.get_by_label("Token").fill(WRITE)
     page.keyboard.press("Enter")
     expect(page.locator("#health-words")).to_have_text("Healthy")
+
+
+def test_a_late_answer_to_an_earlier_token_changes_nothing(open_page: OpenPage, url: str) -> None:
+    page = open_page(url, failures=("401",))
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "wrong-token" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/session", hold)
+    page.get_by_label("Token").fill("a-wrong-token")
+    with page.expect_request("**/api/session"):
+        page.keyboard.press("Enter")
+    page.get_by_label("Token").fill(WRITE)
+    page.keyboard.press("Enter")
+    expect(page.locator("#health-words")).to_have_text("Healthy")
+    with page.expect_response(lambda answer: answer.status == 401) as refused:
+        held[0].continue_()
+    refused.value.finished()
+    page.get_by_role("link", name="Rules").click()
+    expect(page.locator("#operator")).to_have_text("maria (write)")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.reload()
+    expect(page.locator("#operator")).to_have_text("maria (write)")
 
 
 def test_the_read_role_sees_figures_and_no_controls(open_page: OpenPage, url: str) -> None:

@@ -18,6 +18,7 @@ const READ_AGAIN = 3_000; // between two attempts to read what could not be read
 class Page {
   constructor() {
     this.operator = null;
+    this.attempts = 0; // to sign in
     this.isChosen = false; // the range of the chart, by a click
     this.readAt = -Infinity; // when the documents were read
     this.forget();
@@ -92,34 +93,32 @@ class Page {
     const token = new URLSearchParams(location.hash.slice(1)).get("token");
     if (token === null) return false;
     history.replaceState(null, "", location.pathname + location.search);
-    try {
-      this.welcome(await signIn(token));
-    } catch (error) {
-      await session().then(
-        (found) => this.welcome(found),
-        () => this.leave(error, true),
-      );
-    }
+    const again = (refused) => session().catch(() => Promise.reject(refused));
+    await this.attempt(() => signIn(token).catch(again), true);
     return true;
   }
 
-  async enter() {
-    try {
-      this.welcome(await session());
-    } catch (error) {
-      this.leave(error);
-    }
+  enter() {
+    return this.attempt(session, false);
   }
 
   async submitToken(event) {
     event.preventDefault();
+    const token = byId("token").value.trim();
     event.submitter?.setAttribute("aria-busy", "true");
-    try {
-      this.welcome(await signIn(byId("token").value.trim()));
-    } catch (error) {
-      this.leave(error, true);
-    }
+    setShown(byId("sign-in-problem"), false); // it was about an earlier token
+    await this.attempt(() => signIn(token), true);
     event.submitter?.removeAttribute("aria-busy");
+  }
+
+  /** Try to sign in by `ask`. Only the latest attempt counts: a late answer to an earlier token changes nothing. */
+  async attempt(ask, wasTried) {
+    const attempt = ++this.attempts;
+    const show = await ask().then(
+      (found) => () => this.welcome(found),
+      (error) => () => this.leave(error, wasTried),
+    );
+    if (attempt === this.attempts) show();
   }
 
   welcome(found) {
