@@ -607,3 +607,19 @@ def test_containers_share_a_zone_with_file_locks(directory: str) -> None:
     other = in_own_processes(container(directory, "file", "print(storage.states.zone.enter(5, 0.1))"))
     assert other.communicate()[0] == "False\n"
     one.communicate()
+
+
+KEPT_TO_THE_END = """
+import sys, threading
+from ratebound import Limiter
+threading.kept = Limiter("5/minute", storage=f"shm://hits?directory={sys.argv[1]}")
+threading.kept.hit("k")
+"""
+
+
+def test_a_zone_that_lives_as_long_as_its_process_ends_without_a_word(tmp_path: Path) -> None:
+    """A module of the standard library goes after ours, and the zone with it: nothing of `os` is left by then."""
+    program = [sys.executable, "-c", KEPT_TO_THE_END, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "ratebound-hits").exists()

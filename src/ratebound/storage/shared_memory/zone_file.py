@@ -16,7 +16,7 @@ import struct
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from mmap import mmap
 from pathlib import Path
@@ -111,9 +111,9 @@ class MappedZone:
         self.cells = Cells(memory, self.geometry, header.salt)
         self.locks: Locks = FileLocks(file) if header.lock_kind == FILE_LOCKS else Mutexes(memory)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the end of a process `os` may be gone
         for file in (self.file, *self.other_files):
-            os.close(file)
+            close(file)
 
 
 class _Opened:
