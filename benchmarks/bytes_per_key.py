@@ -42,7 +42,6 @@ class Weight:
     memory: dict[str, float] = field(default_factory=dict)  # by build
     zone_used: float = 0.0  # cells, tags and blocks in use
     zone_all: float = 0.0  # of a zone in which the next state would replace another
-    zone_keys: int = 0
     zone_fill: float = 0.0  # the share of its cells that are in use then
     redis: float = 0.0
     redis_key: int = 0
@@ -89,7 +88,6 @@ def measure_bytes(kind: str, builds: Sequence[str], keys: int, done: Done) -> We
         done()
     with Worker(builds[-1]) as worker:
         filled = worker.run(fill_zone, kind)
-    weight.zone_keys = filled.keys
     weight.zone_used = (filled.cells * (CELL + TAG) + filled.blocks * BLOCK) / filled.cells
     weight.zone_all = filled.size / filled.keys
     weight.zone_fill = filled.cells / filled.all_cells

@@ -23,7 +23,6 @@ from tests.ledger.ledgers import make_tables, opened, rows_of, totals_of_rules
 from tests.proxy import Proxy
 
 LONG = os.environ.get("RATEBOUND_LONG") == "1"
-WATCHED = ("ledger/writer.py", "ledger/ledger.py", "ledger/usage_counts.py")
 WITHIN = 30.0  # seconds: a busy machine is no failure
 
 

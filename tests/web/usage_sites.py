@@ -24,7 +24,6 @@ POLICY: dict[str, Any] = {
         {"name": "rest", "limits": "50/minute", "default": True},
     ],
 }
-Fetch = Callable[[str, Mapping[str, str]], Answer]
 EXPORT: Any = {"limits": "3/calendar-day", "name": "export"}  # of an endpoint
 
 

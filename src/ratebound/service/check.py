@@ -72,7 +72,7 @@ class ProxyCheck:
         self._tokens = tokens or BearerTokens()
         self._known: set[str | None] = set()  # peers that are trusted
         self._told: set[str] = set()
-        self._unkept = UnkeptRules(engine.strict_gate)
+        self._unkept = UnkeptRules(engine.strict_gate)  # kept alive here: the gate holds it weakly
 
     def __call__(self, request: HttpRequest) -> Answer:
         if request.peer not in self._known and not self._is_trusted(request.peer):

@@ -20,7 +20,6 @@ from ratebound.numbers import Numbers
 from ratebound.outcome import Row
 
 FORMAT: Final = 1  # the first byte of a state: another number is one that this version does not know
-NAME_SIZE: Final = 32  # bytes of a name
 MAX_SECRET: Final = 64  # bytes
 
 

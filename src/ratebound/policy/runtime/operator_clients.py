@@ -79,7 +79,7 @@ class NamedClients(Generic[E]):
 
 class OperatorClients:
     """All clients that operators have named: `blocks`, and `overrides` of their limits. `ends` is when the last entry
-    ends, in microseconds; None if one does not end by itself. `has_limits` is False if all overrides give tiers."""
+    ends, in microseconds; None if one does not end by itself."""
 
     def __init__(self, blocks: Iterable[Block], overrides: Iterable[ClientOverride], clock: Clock) -> None:
         # The override that names rules comes before one for all rules of the same client: it is more specific.
@@ -88,7 +88,6 @@ class OperatorClients:
         self.overrides = NamedClients("overrides", ordered, clock)
         ends = self.blocks.ends, self.overrides.ends
         self.ends = None if ends[0] is None or ends[1] is None else max(ends[0], ends[1])
-        self.has_limits = any(override.limits is not None for override in ordered)
         self.name_users = "user" in self.blocks.names or "user" in self.overrides.names
 
     def kinds(self, known: IdentityKinds) -> list[IdentityKind]:

@@ -44,11 +44,6 @@ class OperatorMeasures:
             ends.append(clients.ends)
         self.ends = min(ends, default=None)
 
-    @property
-    def may_override(self) -> bool:
-        """True if a client may have limits of its own."""
-        return self.clients is not None and self.clients.has_limits
-
 
 class MeasuresInForce:
     """The measures that the contents of documents make, by a clock. `forget` is called when other limits are in force:
