@@ -161,11 +161,13 @@ def test_examples_that_need_no_server_run(name: str, tmp_path: Path, monkeypatch
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `ratebound` in it, to be put on PATH."""
+    """A folder with `ratebound` in it, to be put on PATH, and with what `ratebound completion bash` prints."""
     folder = tmp_path_factory.mktemp("bin")
     script = folder / "ratebound"
     script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ratebound "$@"\n')
     script.chmod(0o755)
+    with (folder / "completion").open("w") as completion:
+        subprocess.run([script, "completion", "bash"], stdout=completion, cwd=ROOT, timeout=60, check=True)
     return folder
 
 
@@ -173,7 +175,7 @@ def completed(program: Path, *words: str, cwd: Path = ROOT) -> list[str]:
     """Return what bash offers for the last of the words, by the script that `ratebound completion bash` prints."""
     ask = f"""
 set -e
-eval "$(ratebound completion bash)"
+source {shlex.quote(str(program / "completion"))}
 COMP_WORDS=(ratebound {" ".join(map(shlex.quote, words))})
 COMP_CWORD={len(words)}
 function compopt() {{ if [[ "$*" == *default* || "$*" == *filenames* ]]; then COMPREPLY+=("<files>"); fi; }}

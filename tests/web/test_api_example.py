@@ -93,7 +93,9 @@ def test_a_rule_in_shadow_is_seen_in_the_metrics_and_refuses_nobody(served: str)
 
 def test_the_same_without_curl(served: str) -> None:
     """Each address that is printed answers; what `curl` is told is what is asked here."""
-    for line in re.findall(r"curl [^&|;\n]+", served):
+    lines = re.findall(r"curl [^&|;\n]+", served)
+    assert lines, served
+    for line in lines:
         words = [word for word in shlex.split(line) if word not in ("-i", "-s")]
         method = "POST" if "POST" in words else "GET"
         (address,) = [word for word in words if word.startswith("http://")]
