@@ -109,6 +109,14 @@ def test_a_server_is_never_asked_earlier_than_it_says(server: float, drawn: floa
     assert wait is None or server <= wait <= left
 
 
+def test_jitter_is_added_to_the_wait_of_a_server_and_none_if_there_is_no_jitter() -> None:
+    for jitter in ("full", "equal", "decorrelated"):
+        assert Backoff(jitter, first=1, most=20).after(100, lambda: 0.5) == 105
+        assert Backoff(jitter, first=1, most=20).after(5, lambda: 1.0) == 6, "at least up to first"
+        assert Backoff(jitter, first=1, most=20).after(1000, lambda: 1.0) == 1020, "at most most"
+    assert Backoff("none", first=1, most=20).after(100, lambda: 1.0) == 100
+
+
 @pytest.mark.parametrize("value", ["-5", "1e400", "9" * 400, "nan", "inf", "tomorrow", "\x00", ""])
 def test_a_hostile_wait_is_harmless(value: str) -> None:
     advice = read_advice(429, (("Retry-After", value),))

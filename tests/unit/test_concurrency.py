@@ -86,6 +86,13 @@ def test_force_holds_above_the_count_and_releases(
     assert row[3] == (0 if after is None else after[0] - 100)
 
 
+@pytest.mark.parametrize("cost", [1, 0, -1])
+@pytest.mark.parametrize(("extra", "given"), [(slot(4), 0), (slot(3), 1), (slot(7), 1), (NOT_GIVEN, 0), (None, 0)])
+def test_force_says_whether_the_slot_was_not_held_before(cost: int, extra: Extra | None, given: int) -> None:
+    _, row = force(TWO, (900, 2, 3, 50, 4, 900), 100, cost, extra)  # slot 3 has expired
+    assert row[6] == given
+
+
 def test_the_questions_of_a_state_count_live_slots_only() -> None:
     state = (900, 2, 3, 800, 4, 900)
     assert standing(TWO, None, 100) == (2, 0)

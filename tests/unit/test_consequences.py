@@ -234,6 +234,8 @@ def test_only_a_new_value_crosses(clock: FakeClock, heard: Heard) -> None:
 def test_slots_warn_when_they_are_taken(clock: FakeClock, heard: Heard) -> None:
     limiter = limiter_of("2 concurrent", clock, heard, warn="100%")
     assert crossings(limiter, heard, [1, 1, 1]) == [False, True, False]
+    half = limiter_of("4 concurrent", clock, heard, warn="50%")
+    assert crossings(half, heard, [1, 1, 1]) == [False, True, False]
 
 
 def test_a_settlement_crosses_too(clock: FakeClock, heard: Heard) -> None:
@@ -252,6 +254,21 @@ def test_a_settlement_far_above_a_limit_that_was_crossed_before_is_no_crossing(c
     assert heard.take() == ["Warned"]
     limiter.settle(limiter.hit("client"), cost=50)
     assert heard.take() == []
+
+
+def test_a_settlement_that_leaves_more_than_the_share_warns_of_nothing(clock: FakeClock, heard: Heard) -> None:
+    limiter = limiter_of("10/hour sliding-log", clock, heard, warn="80%")
+    limiter.settle(limiter.hit("client"), cost=7)
+    assert heard.take() == []
+
+
+def test_a_settlement_crosses_again_what_has_come_back_since_its_decision(clock: FakeClock, heard: Heard) -> None:
+    limiter = limiter_of("10/second burst 10", clock, heard, warn="80%")
+    decision = limiter.hit("client", cost=9)
+    assert heard.take() == ["Warned"]
+    clock.now += SECOND
+    limiter.settle(decision, cost=18)
+    assert heard.take() == ["Warned"]
 
 
 def test_a_decision_without_the_storage_warns_of_nothing(clock: FakeClock, heard: Heard) -> None:
