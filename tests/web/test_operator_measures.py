@@ -90,7 +90,7 @@ def test_slots_of_an_override_are_released_when_the_response_ends(site: UsageSit
 
 @pytest.mark.parametrize("client", ["user:ann", "127.0.0.0/8"])
 def test_a_queue_of_an_override_delays_requests(site: UsageSite, client: str) -> None:
-    site.call("override", client, limits="60/minute burst 6 leaky-bucket")
+    site.call("override", client, limits="100/minute burst 6 leaky-bucket")
     assert passes(site, client=ANN) == 2  # the third would wait longer than a second
 
 
