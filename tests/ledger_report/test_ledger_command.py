@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from ratebound import Limiter
 from ratebound.cli.ledger import ledger
 from ratebound.ledger import Ledger
 from tests.ledger.ledgers import KINDS, new_url
@@ -163,3 +164,15 @@ def test_forgetting_makes_no_ledger(tmp_path: Path) -> None:
     assert found.exit_code == 1
     assert "there is no ledger" in found.output
     assert not (tmp_path / "none.db").exists()
+
+
+def test_a_name_cannot_steer_the_terminal_that_csv_is_printed_to(tmp_path: Path) -> None:
+    """What is printed is escaped: a terminal would obey it, and click would drop it from a pipe."""
+    where = f"sqlite:///{tmp_path}/usage.db"
+    name = "\x1b[2J=1+1"
+    with Ledger(where, clients="name") as written:
+        Limiter("1/minute as search", listeners=[written]).hit(name)
+    rows = list(csv.DictReader(StringIO(printed(where, "top", "--format", "csv"))))
+    assert [row["client"] for row in rows] == ["'\\x1b[2J=1+1"]
+    assert [row["client"] for row in json.loads(printed(where, "top", "--format", "json"))] == [name]
+    assert "\\x1b[2Jb has used nothing" in printed(where, "usage", "\x1b[2Jb")

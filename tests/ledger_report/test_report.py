@@ -115,6 +115,15 @@ def test_no_cell_is_a_formula_whatever_a_spreadsheet_splits_at(text: str, separa
             assert not cell.lstrip(' "').startswith(("=", "+", "-", "@"))
 
 
+@pytest.mark.parametrize("unseen", ["\x1b[0m", "\x0b", "\x00", "\xa0", "\xad", "\u200b", "\u202e", "\u3000", "\ufeff"])
+@pytest.mark.parametrize("text", ["{}=1+1", " {}@x", "a;{}=1", "a\t {}+1", "{}{}-1"])
+def test_no_text_is_a_formula_after_what_cannot_be_seen(text: str, unseen: str) -> None:
+    """Spreadsheets and terminals drop such characters, and the formula behind them would be the cell's beginning."""
+    line = csv_text(["client"], [[text.replace("{}", unseen)]]).removeprefix("client\n").strip('\n"')
+    for cell in re.split("[;\t]", line.replace(unseen, "")):
+        assert not cell.lstrip(" ").startswith(("=", "+", "-", "@"))
+
+
 def test_numbers_in_csv_stay_numbers() -> None:
     assert csv_text(["a", "b"], [[-5, "-5"]]) == "a,b\n-5,'-5\n"
 

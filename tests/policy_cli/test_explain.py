@@ -324,3 +324,12 @@ def test_it_says_which_rule_keeps_a_slice_from_serving_the_request(tmp_path: Pat
         " 60, and uses it within 500 ms; it ends with its window, so no window has more than 600"
     ) in lines
     assert "          slice     saves no trip for this request: rule 'address' has none" in lines
+
+
+def test_a_path_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """A path from a log is decoded for its readings, and what it hides is not printed as it is."""
+    file = written(tmp_path, "rules: [{name: all, limits: 5/minute}]")
+    result = run("explain", file, "--path", "/%1b%5d0;x%07\x1b[2J\u202e")
+    assert result.exit_code == 0, result.stderr
+    assert not {one for one in result.stdout if not one.isprintable()} - {"\n"}
+    assert "readings of the path: /\\x1b]0;x\\x07" in result.stdout

@@ -219,3 +219,12 @@ def test_every_scheme_that_a_shell_offers_opens_a_storage() -> None:
     for scheme in SCHEMES:
         check_storage_url(f"{scheme}://{rest.get(scheme, 'host/db' if 'post' in scheme else 'host')}")
     assert len(ALGORITHMS) == len(set(ALGORITHMS))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [("--help",), ("completion", "bash"), ("policy", "--help"), ("--version",)])
+def test_a_full_disk_is_told_in_words(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "ratebound", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "cannot write the answer: No space left on device\n")

@@ -1,5 +1,6 @@
 """The `ratebound` command. Only this folder imports click and rich; without them the command says what to install."""
 
+import errno
 import sys
 from typing import TYPE_CHECKING
 
@@ -7,9 +8,18 @@ if TYPE_CHECKING:
     import click
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def main() -> None:
-    """Run the command. Exits with status 2 if click or rich is not installed."""
-    command()(prog_name="ratebound")
+    """Run the command. Exits with status 1 if its output cannot be written, and 2 without click or rich."""
+    try:
+        command()(prog_name="ratebound")
+    except OSError as error:  # of a help page or a script; commands tell it by themselves
+        if error.errno not in NO_ROOM:
+            raise
+        sys.stderr.write(f"cannot write the answer: {error.strerror}\n")
+        raise SystemExit(1) from None
 
 
 def command() -> "click.Group":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from ratebound.report.page import percent
 LEDGER_VARIABLE = "RATEBOUND_LEDGER"
 SECRET_VARIABLE = "RATEBOUND_LEDGER_SECRET"
 SHAPES = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json"}
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 FILE_WIDTH = 110  # columns of a report that is written to a file as text
 NUMBERS = ("units", "allowed", "denied", "overage")
 NO_LEDGER = f"which ledger? Give --ledger sqlite:///usage.db, or set {LEDGER_VARIABLE}"
@@ -146,7 +148,7 @@ def usage(
     """
     with opened_ledger(url, secret_file) as found:
         rows = found.usage(client, by=by, since=since, until=until, rule=rule, zone=zone)
-        _show(rows, ("begin", "rule", *NUMBERS), shape, f"{client} has used nothing in this time")
+        _show(rows, ("begin", "rule", *NUMBERS), shape, f"{shown(client)} has used nothing in this time")
 
 
 @ledger.command(short_help="List the clients with the most units, denials or overage.")
@@ -302,9 +304,14 @@ def _page_text(made: MonthReport) -> str:
     return page.get()
 
 
+def _print(text: str) -> None:
+    """Print a text. Control characters of names are written as escapes: a terminal would obey them."""
+    click.echo(CONTROL.sub(lambda match: ascii(match[0])[1:-1], text), nl=False)
+
+
 def _write(text: str, output: str | None) -> None:
     if output is None:
-        click.echo(text, nl=False)
+        _print(text)
     else:
         Path(output).write_text(text, "utf-8")
         click.echo(f"written: {output}", err=True)
@@ -317,7 +324,7 @@ def _show(rows: Sequence[Any], columns: Sequence[str], shape: str, nothing: str)
         document = [dict(zip(columns, map(_plain, one), strict=True)) for one in values]
         click.echo(json.dumps(document, indent=2))
     elif shape == "csv":
-        click.echo(csv_text(columns, [list(map(_plain, one)) for one in values]), nl=False)
+        _print(csv_text(columns, [list(map(_plain, one)) for one in values]))
     elif not rows:
         click.echo(nothing)
     else:

@@ -30,6 +30,7 @@ from ratebound.policy import (
 from ratebound.policy.identity.identify import RequestIdentities
 from ratebound.policy.model.rule import Stage
 from ratebound.policy.problem import nearest
+from ratebound.report.page import visible
 from ratebound.storage.memory import MemoryStorage
 
 KINDS = {
@@ -207,9 +208,10 @@ def show_answers(asked: GivenRequest, answers: Sequence[ExplainAnswer], console:
         return
     first = answers[0].explanation
     where = first.address + (f" (from {first.source})" if first.source != "peer" else "")
-    text = Text(f"{asked.method.upper()} {asked.path}", style="bold").append(f" from {where}", style="not bold")
+    path = visible(asked.path)  # it may come from a log: a terminal would obey what a client hid in it
+    text = Text(f"{asked.method.upper()} {path}", style="bold").append(f" from {where}", style="not bold")
     if len(first.paths) > 1:
-        text.append(f"\n   readings of the path: {', '.join(first.paths)}", style="not bold")
+        text.append(f"\n   readings of the path: {', '.join(map(visible, first.paths))}", style="not bold")
     if first.tier is not None:
         text.append(f"\n   tier {first.tier}", style="not bold")
     console.print(text)
@@ -243,7 +245,7 @@ def _show_stage(answer: ExplainAnswer, console: Console, *, titled: bool) -> Non
 
 def _show_fact(label: str, words: str, console: Console) -> None:
     margin = " " * 20
-    lines = wrap(words, max(console.width, 50) - len(margin), break_long_words=False, break_on_hyphens=False)
+    lines = wrap(visible(words), max(console.width, 50) - len(margin), break_long_words=False, break_on_hyphens=False)
     text = Text(f"{'':<10}{label:<10}", style="dim").append(f"\n{margin}".join(lines), style="not dim")
     console.print(text, soft_wrap=True)
 

@@ -39,6 +39,7 @@ TUNING: Final = SECOND // 4  # the shortest time between two changes of the time
 MOST_FASTER: Final = 100  # how many times faster than its rounded period a bucket may fill up
 FEW: Final = 100  # servers count few units in a log, and more in two windows
 SETTLING: Final = 3 * SECOND // 5  # until all processes know a new shape, and have used the places that they took
+LONGER: Final = 2 * SECOND  # a window may end so much later than a period from now: periods and resets are rounded
 DRIFT: Final = 100_000  # one microsecond in so many: by how much clocks may disagree
 
 
@@ -197,7 +198,7 @@ def _other_period(shape: Shape, sight: Sight) -> bool:
         return min(sight.period, MAX_LEARNED) != shape.period
     if shape.kind != WINDOW or sight.reset is None:
         return False
-    return sight.reset > shape.period + 2 * SECOND  # the first answer came in the middle of a window
+    return sight.reset > shape.period + LONGER  # the first answer came in the middle of a window
 
 
 def _told_by_reset(shape: Shape, sight: Sight, watch: Watch | None) -> Shape:
@@ -271,7 +272,7 @@ def _with_end(shape: Shape, sight: Sight) -> Shape:
     """Return a window that ends when this answer says."""
     if sight.reset is None:
         return shape._replace(early=sight.sent, end=sight.received + shape.period)
-    reset = min(sight.reset, MAX_LEARNED)
+    reset = min(sight.reset, shape.period + LONGER)
     return shape._replace(early=sight.sent + max(reset - SECOND, 0), end=sight.received + reset)
 
 
@@ -284,7 +285,8 @@ def _next_window(shape: Shape, sight: Sight, watch: Watch) -> Shape:
         return _changed(shape._replace(not_window=True, watched=0), SMOOTH, sight, watch)  # units came back meanwhile
     if sight.reset is None or sight.sent < shape.end - shape.period:
         return shape
-    early, end = sight.sent + max(sight.reset - SECOND, 0), sight.received + sight.reset
+    reset = min(sight.reset, shape.period + LONGER)
+    early, end = sight.sent + max(reset - SECOND, 0), sight.received + reset
     if early <= shape.end and shape.early <= end:
         return shape._replace(early=max(shape.early, early), end=min(shape.end, end))
     if not (shape.told or sight.period is None):
@@ -359,8 +361,13 @@ def surprise(shape: Shape) -> int:
 
 
 def at(shape: Shape, now: int) -> Shape:
-    """Return the shape with the window that is the present one at `now`."""
-    if shape.kind != WINDOW or (now < shape.end and now >= shape.since):
+    """Return the shape with the window that is the present one at `now`.
+
+    A window that ends much later than a period from now was seen before the clock stepped back. Its number may become
+    negative then.
+    """
+    earliest = max(shape.since, shape.end - shape.period - 2 * LONGER)
+    if shape.kind != WINDOW or earliest <= now < shape.end:
         return shape
     turns = (now - shape.end) // shape.period + 1
     ahead = turns * shape.period

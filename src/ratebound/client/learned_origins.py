@@ -60,8 +60,8 @@ class LearnedQuota:
 class LearnedOrigin:
     """All that is known of one origin. `answered` is True once an answer came, whatever it said.
 
-    `probe_until` is the instant, of this process's clock, until which others wait for the first answer. `closed_until`
-    is the end of the last refusal that this process saw, by the storage's clock.
+    `probe_until` is the instant until which others wait for the first answer. `closed_until` is the end of the last
+    refusal that this process saw. Both are of this process's clock, which never steps back.
     """
 
     __slots__ = ("answered", "closed_until", "gate", "name", "probe_until", "quotas", "silent")
@@ -73,7 +73,7 @@ class LearnedOrigin:
         self.answered = False
         self.silent = False
         self.probe_until = 0.0
-        self.closed_until = 0
+        self.closed_until = 0.0
 
     def quota(self, key: str, quota: Quota) -> LearnedQuota:
         """Return what is known of a quota, which may be nothing. The one that was seen longest ago is forgotten."""
@@ -163,7 +163,8 @@ def read_shapes(content: bytes) -> dict[str, SharedShape]:
 
 def _read_shape(entry: Any) -> SharedShape:
     shape = Shape(*entry["shape"])
-    numbers = (shape.units, shape.period, *shape[3:6], *shape[10:])
+    epoch = abs(shape.epoch) if type(shape.epoch) is int else None  # it is negative after a clock stepped back
+    numbers = (shape.units, shape.period, shape.early, shape.end, epoch, *shape[10:])
     if any(type(number) is not int or not 0 <= number < 2**53 for number in numbers) or not shape.units * shape.period:
         raise ValueError("a number of a shape is out of range")
     if shape.kind not in KINDS or shape.before not in ("", *KINDS):

@@ -386,8 +386,7 @@ class PacerCore:
 
     def _delay(self, origin: LearnedOrigin, decision: Decision, calls: PacerCalls) -> Flow[None]:
         """Sleep until the place comes that was taken. A caller that is cancelled or interrupted gives it back."""
-        closed = origin.closed_until - self.time.now()
-        delay = max(decision.delay, seconds(closed) if decision.delay else 0.0)
+        delay = max(decision.delay, origin.closed_until - self._clock() if decision.delay else 0.0)
         if delay <= 0:
             return
         try:
@@ -534,9 +533,10 @@ class PacerCore:
         most = min(self.max_wait, MOST_CLOSED)
         if closes > most:
             _log_capped(origin.name, closes, most)
-        length = round(min(closes, most) * SECOND)
-        origin.closed_until = max(origin.closed_until, self.time.now() + length)
-        yield from self._use_up(origin.gate, gate(length + GATE.burst), calls)  # the gate's burst is no time to send
+        closes = min(closes, most)
+        origin.closed_until = max(origin.closed_until, self._clock() + closes)
+        burst = round(closes * SECOND) + GATE.burst
+        yield from self._use_up(origin.gate, gate(burst), calls)  # the gate's burst is no time to send
 
     def _refresh(self, calls: PacerCalls) -> Flow[None]:
         """Read the shared document if the copy of it is old."""

@@ -20,8 +20,11 @@ from ratebound.ledger.usage_rows import ClientUsage
 MOST_CLIENTS = 10
 # What spreadsheets take for the beginning of a formula, also in full width
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# Characters that cannot be seen: spreadsheets and terminals may drop them, and then show the formula behind them
+UNSEEN = r"\x00-\x1f\x7f-\xa0\xad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+FIRST_UNSEEN = re.compile(f" *[{UNSEEN}]")
 # A formula after a character at which a spreadsheet may begin a new cell: in many countries that is the semicolon
-LATER_FORMULA = re.compile(r"([;|\t\r\n] *)(?=[=+\-@＝＋－＠])")
+LATER_FORMULA = re.compile(f"([;|\t\r\n] *)(?=[=+\\-@＝＋－＠{UNSEEN}])")
 COLUMNS = ("month", "client", "rule", "units", "overage")
 
 
@@ -175,7 +178,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def safe_cell(text: str) -> str:
     """Return the text of a cell of a spreadsheet, which is never a formula."""
     safe = LATER_FORMULA.sub(r"\1'", text)
-    return f"'{safe}" if safe.lstrip(" ").startswith(FORMULA) else safe
+    return f"'{safe}" if safe.lstrip(" ").startswith(FORMULA) or FIRST_UNSEEN.match(safe) else safe
 
 
 def added_up(used: Iterable[UsedUnits]) -> UsedUnits:
