@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hpack import Encoder
 
 from ratebound.service.connections import Bounds, Connections
-from ratebound.service.http2 import Http2Answer, Http2Connection, Http2Handle, Http2Request, Http2Response
+from ratebound.service.http2 import HasToken, Http2Answer, Http2Connection, Http2Handle, Http2Request, Http2Response
 from ratebound.service.http2_frames import (
     ACK,
     DATA,
@@ -166,10 +166,14 @@ class Peer:
     """The client's end. Needs a running event loop."""
 
     def __init__(
-        self, handle: Http2Handle = echo, bounds: Bounds | None = None, connections: Connections | None = None
+        self,
+        handle: Http2Handle = echo,
+        bounds: Bounds | None = None,
+        connections: Connections | None = None,
+        has_token: HasToken | None = None,
     ) -> None:
         self.connections = Connections(bounds or Bounds()) if connections is None else connections
-        self.connection = Http2Connection(handle, self.connections)
+        self.connection = Http2Connection(handle, self.connections, has_token)
         self.wire = Wire()
         self.wire.connect(self.connection)
         self._read = 0

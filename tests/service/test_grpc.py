@@ -87,7 +87,8 @@ def call(stream: int, method: bytes, body: bytes, more: Fields = GRPC, verb: byt
 
 
 def grpc_peer(tokens: BearerTokens | None = None) -> Peer:
-    return Peer(GrpcServer(METHODS, tokens or BearerTokens()).handle).begin()
+    server = GrpcServer(METHODS, tokens or BearerTokens())
+    return Peer(server.handle, has_token=server.has_token).begin()
 
 
 def answers(peer: Peer) -> dict[int, tuple[dict[bytes, bytes], bytes]]:
@@ -389,3 +390,44 @@ def test_any_request_of_a_health_check_is_read_or_refused(text: bytes) -> None:
         health_service(text)
     except GrpcError as error:
         assert error.status == INTERNAL  # noqa: PT017
+
+
+def unfinished(stream: int, method: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    """Return the head of a call, and 32 KB of a body that does not end."""
+    fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/" + method), *GRPC, *more)
+    return headers(stream, fields=fields) + 2 * frame(DATA, 0, stream, message(bytes(32_000))[:16_000])
+
+
+@pytest.mark.parametrize(
+    ("method", "status"), [(b"test.Test/Echo", UNAUTHENTICATED), (b"grpc.health.v1.Health/Check", UNIMPLEMENTED)]
+)
+def test_little_is_kept_of_calls_without_a_token(method: bytes, status: int) -> None:
+    async def main() -> None:
+        peer = grpc_peer(BearerTokens([TOKEN]))
+        for stream in (1, 3, 5):
+            peer.send(unfinished(stream, method))
+            assert peer.connection._held <= 16_000
+        found = answers(peer)
+        assert [found[stream][0][b"grpc-status"] for stream in (1, 3)] == [b"%d" % status] * 2
+        peer.send(frame(DATA, END_STREAM, 1, b"the rest"), frame(DATA, END_STREAM, 3, b"the rest"))
+        peer.send(
+            headers(
+                7, fields=((b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b"a", bytes(b"b" * 9000)))
+            )
+        )
+        assert 7 in answers(peer)
+        assert 7 not in peer.connection._streams
+        assert not peer.connection._is_closed
+
+    run(main())
+
+
+def test_calls_with_a_token_may_be_long() -> None:
+    async def main() -> None:
+        peer = grpc_peer(BearerTokens([TOKEN]))
+        peer.send(unfinished(1, b"test.Test/Echo", (b"authorization", b"Bearer " + TOKEN.encode())))
+        assert peer.connection._held == 32_000
+        peer.send(frame(DATA, END_STREAM, 1, bytes(5)))
+        assert answers(peer)[1][0][b"grpc-status"] == b"0"
+
+    run(main())

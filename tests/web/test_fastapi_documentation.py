@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Mount, Route
 
-from ratebound.policy import Match, Policy, PolicyFile, Rule
+from ratebound.policy import Match, Override, Policy, PolicyFile, Rule
 from ratebound.web.fastapi import Passed, RateLimits
 from tests.web.drivers import fetch
 
@@ -197,6 +197,23 @@ async def test_early_rules_and_blocks_hold_for_the_pages() -> None:
     assert await statuses(limited(policy=Policy(rules=[Rule("a", "5/minute")], block=["127.0.0.1"])), "/docs") == [403]
 
 
+async def test_an_override_that_denies_keeps_its_client_from_the_pages() -> None:
+    policy = Policy(rules=[Rule("a", "5/minute", by="address")], overrides=[Override("127.0.0.1", "deny")])
+    assert await statuses(limited(policy=policy), "/docs") == [403]
+
+
+async def test_a_route_that_takes_the_place_of_a_page_is_limited() -> None:
+    async def own(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("own")
+
+    app = limited()
+    assert await statuses(app, "/docs", "/docs", "/docs") == [200, 200, 200]
+    routes = app.router.routes
+    place = next(index for index, route in enumerate(routes) if getattr(route, "path", "") == "/docs")
+    routes[place] = Route("/docs", own)
+    assert await statuses(app, "/docs", "/docs", "/docs") == [200, 200, 429]
+
+
 async def test_an_application_of_starlette_has_no_such_pages() -> None:
     async def page(request: Request) -> PlainTextResponse:
         return PlainTextResponse("own")
@@ -357,6 +374,30 @@ async def test_a_document_of_the_application_itself_is_kept_and_can_be_described
     assert json.dumps(own) == before
     with pytest.raises(ValueError, match="not installed"):
         limits.describe(FastAPI(), {})
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"paths": None},
+        {"components": None},
+        {"paths": {"/": None}},
+        {"paths": {"/": {"get": None}}},
+        {"paths": {"/": {"get": {"responses": None}}}},
+        {"paths": {"/": {"get": {"responses": {"200": {}}}}}, "components": {"responses": None}},
+    ],
+)
+async def test_a_document_may_have_null_where_nothing_is_written(own: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    path.write_text('{"rules": [{"name": "a", "limits": "5/minute"}]}')
+    file = PolicyFile(path)
+    app, limits = site(file)
+    app.get("/")(lambda: "ran")
+    described = limits.describe(app, own)
+    path.write_text('{"rules": [{"name": "a", "limits": "6/minute"}]}')
+    file.reload()
+    assert limits.describe(app, described) == described
+    assert ("429" in json.dumps(described)) is ("responses" in json.dumps(own.get("paths")))
 
 
 @pytest.mark.parametrize("where", ["kept", "returned"])

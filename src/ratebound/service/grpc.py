@@ -158,6 +158,10 @@ class GrpcServer:
             return GRPC_HEAD, b"\0" + len(answer).to_bytes(4, "big") + answer, OK_TRAILERS
         return _awaited(answer, timeout)
 
+    def has_token(self, head: RequestHead) -> bool:
+        """Return True if a head has a valid token, or if none is needed for calls."""
+        return self._tokens.accepts_header(dict(reversed(head.headers)).get(b"authorization"))
+
     def _meaning(self, head: RequestHead) -> "tuple[GrpcServer, Method | None, float | None, Refusal | None]":
         """Return this server, and what a head asks of it. Few headers matter: the others may differ with every call."""
         found = dict(reversed(head.headers))  # the first line of each name

@@ -73,6 +73,7 @@ MAX_CONTINUATIONS = 16  # frames of one header block
 SKIPPED = 16  # ranges of stream ids that a peer has left out, remembered to name its error
 MAX_SETTINGS = 64  # of one frame: each may change the windows of all streams
 LARGE_HEAD = 4096  # bytes; heads of this size or less need no bound beside that of streams
+MOST_WITHOUT_TOKEN = 16 * 1024  # bytes of unfinished bodies on a connection, for a request without a token
 HELD_HEADS = 64  # heads of the largest size that the open requests of a connection may have together
 FORGIVEN = 1024  # streams that were reset, remembered because frames on them may be on their way
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
@@ -113,6 +114,7 @@ class Http2Request:
 
 Http2Answer = Http2Response | Coroutine[Any, Any, Http2Response]
 Http2Handle = Callable[[Http2Request], Http2Answer]
+HasToken = Callable[[RequestHead], bool]
 
 
 class _Stream:
@@ -133,7 +135,11 @@ class _Stream:
 
 
 class Http2Connection(asyncio.Protocol):
-    """One connection. `handle` answers its requests, and must not raise."""
+    """One connection. `handle` answers its requests, and must not raise.
+
+    `has_token` returns True if the head of a request has a token. A request without one is answered before it is
+    complete if its head or its body is not small.
+    """
 
     __slots__ = (
         "_block",
@@ -149,6 +155,7 @@ class Http2Connection(asyncio.Protocol):
         "_forgiven",
         "_handle",
         "_has_preface",
+        "_has_token",
         "_held",
         "_is_acknowledged",
         "_is_closed",
@@ -180,8 +187,9 @@ class Http2Connection(asyncio.Protocol):
         "_window",
     )
 
-    def __init__(self, handle: Http2Handle, connections: Connections) -> None:
+    def __init__(self, handle: Http2Handle, connections: Connections, has_token: HasToken | None = None) -> None:
         self._handle = handle
+        self._has_token = has_token
         self._connections = connections
         self._bounds = connections.bounds
         self._loop = asyncio.get_running_loop()
@@ -447,6 +455,24 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[stream_id] = _Stream(head, self._now)
         if is_last:
             self._complete(stream_id, stream, b"")
+        elif head.size > LARGE_HEAD and self._lacks_token(head):
+            self._answer_early(stream_id, stream)
+
+    def _lacks_token(self, head: RequestHead) -> bool:
+        return self._has_token is not None and not self._has_token(head)
+
+    def _answer_early(self, stream_id: int, stream: _Stream) -> None:
+        """Answer a request as if it had no body, and ignore the rest of it: too much of it would be kept."""
+        self._count(RST_STREAM)
+        self._held -= len(stream.body)
+        stream.body = b""
+        stream.is_ended = True
+        answer = self._handle(Http2Request(stream.head, b"", self._peer))
+        if isinstance(answer, tuple):
+            self._answer(stream_id, stream, answer)
+        else:
+            answer.close()
+        self._reset(stream_id, NO_ERROR)
 
     def _holds_many_heads(self) -> bool:
         return sum(stream.head.size for stream in self._streams.values()) > HELD_HEADS * self._bounds.head
@@ -498,6 +524,9 @@ class Http2Connection(asyncio.Protocol):
             stream.padding = 0
         if self._held + len(data) > 2 * self._bounds.body:
             raise StreamFault(ENHANCE_YOUR_CALM, "too much is unfinished")
+        if self._held + len(data) > MOST_WITHOUT_TOKEN and self._lacks_token(stream.head):
+            self._answer_early(stream_id, stream)
+            return
         self._held += len(data)
         if not stream.body:
             stream.body = data

@@ -122,7 +122,7 @@ class Worker:
             services = [path.decode().split("/")[1] for path in methods]
             methods = {**counted, **health_methods(lambda: self.is_ready, services)}
             server = GrpcServer(methods, self.tokens, metrics.counts_of("grpc"))
-            made["grpc"] = lambda: Http2Connection(server.handle, grpc)
+            made["grpc"] = lambda: Http2Connection(server.handle, grpc, server.has_token)
         resp = self.connections.get("resp")
         if resp is not None:
             commands = metrics.counted_commands(RespCommands(engine, self.tokens))

@@ -69,7 +69,7 @@ class LimitedApplication:
         self.index = index
         self._make_wires()
         self._table: RouteTable | None = None
-        self._routes = 0
+        self._routes: list[Any] = []  # that the table was made of
         self._is_stale = False
         self._unforeseen: set[Any] = set()
         self.entrance = PlainEntrance(self)
@@ -87,15 +87,21 @@ class LimitedApplication:
         table = self._table
         if table is None:
             table = self.read_routes()
-        elif self._is_stale or len(self.app.router.routes) != self._routes:
+        elif self._is_stale or len(self.app.router.routes) != len(self._routes):
             table = self.read_routes(prepare=False)  # a mistake in a route that was added is that route's own
         return table
 
     def find(self, scope: Scope) -> FoundRoute:
         """Return the endpoint that a request will be routed to."""
-        table = self.table()
-        host = host_of(scope) if table.has_hosts else ""
-        return table.find(scope["type"], scope.get("method", "GET"), route_path(scope), host)
+        found = _find(self.table(), scope)
+        if found.endpoint is not None and found.endpoint.spared_path is not None and self._has_other_routes():
+            # Another route may stand in the place of a page that is not limited.
+            found = _find(self.read_routes(prepare=False), scope)
+        return found
+
+    def _has_other_routes(self) -> bool:
+        """Return True if a route was replaced since the routes were read. Their number is the same."""
+        return any(now is not then for now, then in zip(self.app.router.routes, self._routes, strict=False))
 
     def _path_params(self, scope: Scope) -> Mapping[str, Any]:
         """Return the parameters that the router will find, and those of the mount that has led here."""
@@ -121,7 +127,7 @@ class LimitedApplication:
             self.limits.gate.release(endpoint)  # the new table has its own
         for endpoint in table.endpoints() if prepare else ():
             self.limits.gate.prepare(endpoint)
-        self._table, self._routes, self._is_stale = table, len(routes), False
+        self._table, self._routes, self._is_stale = table, list(routes), False
         self._make_wires()
         entrance = self.entrance
         entrance.wire, entrance.count, entrance.known = self.wire, len(routes), None if table.has_hosts else table.known
@@ -165,3 +171,8 @@ class LimitedApplication:
         """Return one limit of a function as an endpoint of its own."""
         names = self.limits.names
         return Endpoint(names.of_limit(names.of(function), index, limit, function, where, self.index), [limit])
+
+
+def _find(table: RouteTable, scope: Scope) -> FoundRoute:
+    host = host_of(scope) if table.has_hosts else ""
+    return table.find(scope["type"], scope.get("method", "GET"), route_path(scope), host)

@@ -52,8 +52,8 @@ class DescribedApplication:
             for route in reversed([*self._application.table().routes])  # of two alike, the first one answers
             for method in route.methods
         }
-        components = document.get("components", {})
-        own = {name: one for name, one in components.get("responses", {}).items() if name not in added}
+        components = document.get("components") or {}  # YAML has null where nothing is written
+        own = {name: one for name, one in (components.get("responses") or {}).items() if name not in added}
         old = [{"$ref": REFERENCE + name} for name in added]
         names = dict[str, Document]()
         paths = {
@@ -61,9 +61,9 @@ class DescribedApplication:
                 key: self._operation(
                     key.upper(), _without(one, old), operations.get((path, key.upper())), policy, own, names
                 )
-                for key, one in item.items()
+                for key, one in (item or {}).items()
             }
-            for path, item in document.get("paths", {}).items()
+            for path, item in (document.get("paths") or {}).items()
         }
         self._added = {*names}
         if not names and not added:
@@ -98,7 +98,7 @@ class DescribedApplication:
         )
         limits = [*own, *(() if endpoint is None else endpoint.limits)]
         is_own = any(limit.on_breach is not None for limit in limits)
-        responses = {**operation.get("responses", {})}
+        responses = {**(operation.get("responses") or {})}
         for is_possible, status, name, describe in (
             (possible.exceeds, format.status, EXCEEDED, describe_exceeded),
             (possible.unavailable, format.unavailable_status, UNAVAILABLE, describe_unavailable),
@@ -116,5 +116,5 @@ def _without(operation: Any, responses: list[Document]) -> Any:
     """Return an operation without these responses."""
     if not responses or not isinstance(operation, dict):
         return operation
-    kept = {status: one for status, one in operation.get("responses", {}).items() if one not in responses}
+    kept = {status: one for status, one in (operation.get("responses") or {}).items() if one not in responses}
     return {**operation, "responses": kept}

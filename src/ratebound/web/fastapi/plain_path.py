@@ -58,8 +58,10 @@ class PlainEntrance:
         found = known.get(("http", scope["method"], scope["path"], ""))
         if found is None or self._limits.has_user_function or self._limits.keeps_body:
             return None
-        template = found.template
-        rules = self._plain.rules_of(found.endpoint)
+        template, endpoint = found.template, found.endpoint
+        if endpoint is not None and endpoint.spared_path is not None:  # it is made sure that the page is still there
+            return None
+        rules = self._plain.rules_of(endpoint)
         if rules is None or rules.line is None:
             return None
         method, peer, view = scope["method"], peer_of(scope), None
