@@ -103,6 +103,8 @@ class Limit:
     """At most `count` units of cost per `period_us` microseconds, `burst` of them at once.
 
     `parse_limit` makes one from text, and `str(limit)` is that text. Limits with equal fields are equal.
+    To change a limit without a name, use `dataclasses.replace(limit, name="", …)`: without `name=""` the old text
+    becomes its name, and a named limit has a count of its own.
 
     Four algorithms are not rates:
     - "calendar" counts in periods of `calendar`, whose mean length is `period_us`.
@@ -203,10 +205,12 @@ class Limit:
             )
         if not self.name:
             put(self, "name", self.text)
-        elif not NAME.fullmatch(self.name):
+        elif not NAME.fullmatch(self.name) and self.name != self.text:
+            # Names that begin with a digit are most likely those of a limit before `replace`.
+            hint = "; to change a limit without a name, use dataclasses.replace(limit, name='', …)"
             raise InvalidLimit(
                 f"name {self.name!r} is not allowed: expected 1 to 64 of A-Z a-z 0-9 _ . : / -,"
-                " and a letter or digit first"
+                f" and a letter or digit first{hint if self.name[:1].isdigit() else ''}"
             )
         put(self, "scope", state_scope(self))
         put(self, "slice_place", "" if self.slice is None else _slice_place(self, self.slice))

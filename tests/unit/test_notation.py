@@ -569,6 +569,19 @@ def test_an_unknown_algorithm_is_refused_with_the_known_ones() -> None:
     assert all(name in str(caught.value) for name in ALGORITHMS)
 
 
+@pytest.mark.parametrize("text", ["100/minute", "10/second burst 20", "5/minute fixed-window", "3 concurrent"])
+def test_a_copy_with_other_options_keeps_the_derived_name(text: str) -> None:
+    limit = parse_limit(text)
+    copied = replace(limit, failure="open")
+    assert (str(copied), copied.failure, copied.named, copied.scope) == (text, "open", False, limit.scope)
+
+
+def test_a_derived_name_that_no_longer_fits_says_what_to_do() -> None:
+    with pytest.raises(InvalidLimit, match=re.escape("dataclasses.replace(limit, name='', …)")):
+        replace(parse_limit("10/second burst 20"), burst=30)
+    assert str(replace(parse_limit("10/second burst 20"), burst=30, name="")) == "10/second burst 30"
+
+
 def test_a_name_cannot_hold_what_would_break_a_header_or_a_key() -> None:
     for name in ("a b", "a;b", 'a"b', "é", "a\n", "-a", "x" * 65):
         with pytest.raises(InvalidLimit, match="name"):
