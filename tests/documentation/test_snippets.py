@@ -148,6 +148,14 @@ def test_the_first_example_is_five_lines_and_runs_by_itself() -> None:
     assert re.fullmatch(r"429: retry in \d+(\.\d+)? s\n", denied.stdout), denied
 
 
+def test_the_policy_example_of_the_readme_answers_a_denied_request() -> None:
+    example = next(block for block in blocks("README.md", "python") if "if not verdict" in block)
+    once = "verdict = gate.decide(request)\n"
+    done = run(example.replace(once, once * 6) + "\nprint(status, body.decode())")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("429 {"), done
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_and_says_something(name: str) -> None:
     source = (ROOT / "examples" / name).read_text()
