@@ -139,10 +139,12 @@ class HitCoroutine:
             raise RuntimeError("cannot reuse already awaited coroutine")
         self._is_awaited = True
         answer = hit(self._limiter, self._key, cost=self._cost)
-        # OneLimitDecision is nearly every answer, and a class without subclasses is recognised in no time.
-        is_answer = isinstance(answer, OneLimitDecision) or isinstance(answer, Decision)  # noqa: SIM101
-        if is_answer:
-            return _answer(answer)  # not kept: a second `send` raises RuntimeError
+        # OneLimitDecision is nearly every answer, and a class without subclasses is recognised in no time. The
+        # coroutine of `_answer` is not kept: a second `send` raises RuntimeError.
+        if isinstance(answer, OneLimitDecision):
+            return _answer(answer)
+        if isinstance(answer, Decision):  # in one condition, the class would be checked again
+            return _answer(answer)
         self._steps = answer.__await__()
         return self._steps
 

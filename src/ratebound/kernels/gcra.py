@@ -98,6 +98,8 @@ class Bucket(State):
             early = ahead - limit.room
             if part < limit.room_part:  # rounded down: conforming from the whole microsecond on
                 early -= 1
+            if early > 0 and patience is None:  # what is left is less than this one unit
+                return (False, 0, early, ahead + 1 if part else ahead, 0, now, 0, 0, None)
             step = limit.step
             step_part = limit.step_part
         elif cost <= limit.burst:

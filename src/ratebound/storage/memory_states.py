@@ -27,6 +27,7 @@ from random import random
 from typing import Final
 
 from ratebound.clock import Clock, ticking
+from ratebound.compiling import i64
 from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
@@ -309,7 +310,8 @@ class States(QuickStates):
     def hit(self, plan: Plan, key: str, cost: int) -> Decision:
         """Spend `cost` for one key: by far the most of all calls."""
         with self._lock:
-            now = self._ticks() // 1000 + self._anchor  # read under the lock: groups see time in the order they run
+            ticks: i64 = self._ticks()  # read under the lock: groups see time in the order they run
+            now: int = ticks // 1000 + self._anchor
             if now >= self._sweep_at:
                 self._sweep(now)
             limit = plan.only
