@@ -178,7 +178,9 @@ def build(extensions: list[Any], scratch: Path, target: Path) -> None:
 
     for extension in extensions:
         # A compiler that warns of more than ours is no reason to fail.
-        extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        flags = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        # Functions that no other library can see are called directly, and may be inlined.
+        extension.extra_compile_args = flags if sys.platform == "win32" else [*flags, "-fvisibility=hidden"]
     distribution = Distribution({"name": "ratebound", "ext_modules": extensions})
     command = distribution.get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(target), str(scratch)

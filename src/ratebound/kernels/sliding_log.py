@@ -20,7 +20,7 @@ class Log(State):
     """The state of a sliding log. `older` has the instants of its entries, oldest first; some of them may have left.
 
     `costs` has the cost of each of them; it is None if all are 1, as nearly always. `oldest` is the first instant of
-    `older`, or an earlier one. A hit compares it with the clock: compiled code reads a field faster than a list.
+    `older`, if there is one: compiled code reads a field faster than a list.
     """
 
     __slots__ = ("costs", "newest_cost", "older", "oldest", "used")
@@ -62,10 +62,17 @@ class Log(State):
             used, first = self._live(now - period)
         if used + cost > count:
             remaining = count - used
+            excess = used + cost - count
+            wait: int | None = None
+            if cost <= count:
+                if excess == 1 and not first and older is not None:  # nearly always: the oldest entry makes room
+                    wait = self.oldest + period - now
+                else:
+                    wait = self._leaves_at(period, first, excess) - now
             return (
                 False,
                 remaining if remaining > 0 else 0,
-                None if cost > count else self._leaves_at(period, first, used + cost - count) - now,
+                wait,
                 self.expires - now if used else 0,
                 0,
                 now,
