@@ -110,6 +110,12 @@ ALL = [
 ]
 
 
+@pytest.mark.parametrize("name", ["x-api-key", "X-API-Key"])
+def test_the_name_of_a_header_may_have_capitals(name: str) -> None:
+    view = request(headers={"x-api-key": "k1"})
+    assert (view.header(name), view.header_lines(name)) == ("k1", ["k1"])
+
+
 @pytest.mark.parametrize("by", [*ALL, ALL, [lambda view: None], "user + team"])
 def test_where_nothing_is_present_the_address_is(by: Any) -> None:
     assert who(by, request()) == Identity("address", "192.0.2.1")

@@ -224,17 +224,17 @@ class RequestView:
         return (self.peer or "") if self.found is None else self.found.client.text
 
     def header_lines(self, name: str) -> list[str]:
-        """Return every line of a header, in order. `name` must be in lower case.
+        """Return every line of a header, in order.
 
         Args:
-            name: The name in lower case.
+            name: The name, in upper or lower case.
         """
         by_name = self._by_name
         if by_name is None:
             by_name = self._by_name = {}
             for key, value in self.headers:
                 by_name.setdefault(key, []).append(value)
-        return by_name.get(name) or []
+        return by_name.get(name.lower()) or []
 
     @property
     def is_scripted(self) -> bool:
@@ -252,7 +252,7 @@ class RequestView:
         """Return the first line of a header, None if there is none.
 
         Args:
-            name: The name in lower case.
+            name: The name, in upper or lower case.
         """
         lines = self.header_lines(name)
         return lines[0] if lines else None
