@@ -59,3 +59,16 @@ def test_a_patched_function_of_asyncio_does_not_stay_when_the_patch_is_over() ->
         patched.setattr(asyncio, "sleep", at_once)
         assert late_asyncio.asyncio.sleep is at_once
     assert late_asyncio.asyncio.sleep is asyncio.sleep
+
+
+@pytest.mark.parametrize(("module", "package"), [("redis", "redis-py"), ("hiredis", "hiredis")])
+def test_a_redis_storage_names_the_package_that_is_missing(module: str, package: str) -> None:
+    code = f"""
+import sys
+sys.modules[{module!r}] = None
+from ratebound import Limiter
+Limiter("1/second", storage="redis://127.0.0.1:1")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    expected = f'ModuleNotFoundError: {package} is not installed. Run: pip install "ratebound[redis]"'
+    assert done.stderr.splitlines()[-1] == expected

@@ -180,9 +180,10 @@ def _redis() -> Any:
     try:
         from ratebound.storage.redis import storage
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] != "redis":
+        missing = {"redis": "redis-py", "hiredis": "hiredis"}.get(str(error.name).partition(".")[0])
+        if missing is None:
             raise
-        raise ModuleNotFoundError('redis-py is not installed. Run: pip install "ratebound[redis]"') from None
+        raise ModuleNotFoundError(f'{missing} is not installed. Run: pip install "ratebound[redis]"') from None
     return storage
 
 
