@@ -45,6 +45,7 @@ DISTINCT_EXAMPLE = "expected for example '20 distinct account/hour'"
 STRIKE_EXAMPLE = "expected for example '3 strikes/hour block 5 minutes then 1 hour then 1 day forget 7 days'"
 TOKEN = re.compile(r"[0-9]+|[A-Za-z]+(?:-[A-Za-z]+)*|\S")
 SEPARATED = re.compile(r"(?:[_,'][0-9]{3})+(?=\s*/|\s+per)")
+FRACTION = re.compile(r"[0-9]+\.[0-9]")
 SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)")
 ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]*")
 SHORT_UNITS = {
@@ -323,6 +324,8 @@ class _LimitReader:
             self.fail(f"expected {what} in digits 0 to 9")
         if len(self.token.lstrip("0")) > 15:
             self.fail("this number is too large")
+        if FRACTION.match(self.text, self.place):
+            self.fail("numbers are whole: write '1/2 seconds' for 0.5 per second, and '500ms' for 0.5 seconds")
         if not self.token.strip("0"):
             self.fail(zero)
         return int(self.step())
