@@ -30,7 +30,8 @@ log = logging.getLogger("ratebound")
 
 BUILT_IN = ("address", "agent", "fingerprint", "global", "prefix", "user")
 CLAIMED = ("api-key", "bearer", "jwt", "session", "tenant")  # names that a policy can use once they have a verifier
-PARTS_ELSEWHERE = {"json": "body", "form": "body", "data": "body", "params": "path", "args": "query"}
+PARTS_OF_BODY = ("json", "form", "data", "post", "field")  # names of the body in other packages
+PARTS_ELSEWHERE = dict.fromkeys(PARTS_OF_BODY, "body") | {"params": "path", "args": "query", "get": "query"}
 ELSEWHERE = ("ip", "remote_address", "get_remote_address", "user_or_ip")  # names of an address in other packages
 PLAIN = (str, int, Identity, type(None))  # types of answers that are neither proxies nor awaitable
 MAX_CLAIM = 8192  # characters; a longer credential is not verified
@@ -283,6 +284,8 @@ class IdentityKinds:
                 False,
                 is_verified=True,
             )
+        if detail and base in PARTS_ELSEWHERE:
+            raise ValueError(f"unknown identity {name!r}: did you mean '{PARTS_ELSEWHERE[base]}.{detail}'?")
         if self._is_open and KIND.fullmatch(base) and base not in ELSEWHERE:
             return IdentityKind(name, name, lambda request, found: None, lambda _: None, False)
         if part_of(name):
