@@ -1,6 +1,7 @@
 """The pages of docs/migrate: their form, and their worked examples, before and after."""
 
 import asyncio
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -92,6 +93,92 @@ def test_limits_charges_what_it_denies_as_the_page_says() -> None:
     assert [ours.hit("a", cost=cost).allowed for cost in (8, 5, 2)] == [True, False, True]
     allowed = [theirs.hit(minute, "b") and theirs.hit(hour, "b") for _ in range(5)]
     assert (allowed.count(True), theirs.get_window_stats(minute, "b").remaining) == (2, 95)
+
+
+def test_limits_of_one_period_share_a_count_unless_they_have_names_as_the_page_says() -> None:
+    from limits import parse
+    from limits.storage import MemoryStorage as Theirs
+    from limits.strategies import MovingWindowRateLimiter
+
+    from ratebound import Limiter
+
+    def left(few: str, many: str) -> int:
+        storage = MemoryStorage(clock=FakeClock())
+        for _ in range(3):
+            Limiter(few, storage=storage).hit("a")
+        return Limiter(many, storage=storage).peek("a").remaining
+
+    theirs = MovingWindowRateLimiter(Theirs())
+    for _ in range(3):
+        theirs.hit(parse("5/minute"), "a")
+    assert theirs.get_window_stats(parse("50/minute"), "a").remaining == 50
+    assert left("5/minute", "50/minute") == 47
+    assert left("5/minute as login", "50/minute as api") == 50
+
+
+def test_a_plan_is_chosen_in_each_call_as_the_page_of_limits_says() -> None:
+    from ratebound import Check, Limiter, parse_limits
+
+    plans = {"free": parse_limits("3/minute; 100/hour", default="sliding-log"), "pro": parse_limits("20/minute")}
+    limiter = Limiter("1/minute")
+    passed = {
+        plan: sum(limiter.check([Check(f"user:{plan}", limit) for limit in limits]).allowed for _ in range(30))
+        for plan, limits in plans.items()
+    }
+    assert passed == {"free": 3, "pro": 20}
+
+
+def test_a_fixed_window_of_throttled_py_charges_what_it_denies_as_the_page_says() -> None:
+    from ratebound import Limiter
+
+    throttled = peer("throttled")
+    theirs = throttled.Throttled(using="fixed_window", quota="10/m", store=throttled.MemoryStore())
+    assert [not theirs.limit("a", cost=cost).limited for cost in (4, 4, 4, 2)] == [True, True, False, False]
+    ours = Limiter("10/m fixed-window", storage=MemoryStorage(clock=FakeClock()))
+    assert [ours.hit("a", cost=cost).allowed for cost in (4, 4, 4, 2)] == [True, True, False, True]
+
+
+def test_decorators_of_throttled_py_raise_at_once_and_ours_with_timeout_0_as_the_page_says() -> None:
+    from ratebound import Limiter, RateLimited
+
+    throttled = peer("throttled")
+    quota = throttled.Throttled(key="a", using="gcra", quota="2/s burst 1", store=throttled.MemoryStore())
+    slept: list[float] = []
+    limiter = Limiter("2/second burst 1", storage=MemoryStorage(clock=FakeClock()), sleep=slept.append)
+    theirs, at_once, waits = quota(len), limiter.limit(key="a", timeout=0)(len), limiter.limit(key="b")(len)
+    assert (theirs("x"), at_once("x"), waits("x")) == (1, 1, 1)
+    with pytest.raises(throttled.exceptions.LimitedError):
+        theirs("x")
+    with pytest.raises(RateLimited):
+        at_once("x")
+    assert slept == []
+    assert waits("x") == 1
+    assert slept == [0.5]
+
+
+def test_a_wait_ends_after_a_second_unless_max_delay_says_more_as_the_pages_say() -> None:
+    from ratebound import Limiter, RateLimited
+
+    slept: list[float] = []
+    for most in ({}, {"max_delay": math.inf}):
+        limiter = Limiter("1/3 seconds burst 1", storage=MemoryStorage(clock=FakeClock()), sleep=slept.append, **most)
+        limiter.wait("a")
+        if most:
+            limiter.wait("a")
+        else:
+            with pytest.raises(RateLimited, match=r"or max_delay=math\.inf"):
+                limiter.wait("a")
+    assert slept == [3.0]
+
+
+def test_rates_of_requests_ratelimiter_are_written_as_the_page_says() -> None:
+    from ratebound import parse_limit
+
+    for options, text in (({"per_second": 5, "burst": 2}, "10/2 seconds"), ({"per_second": 0.5}, "1/2 seconds")):
+        with peer("requests_ratelimiter").LimiterSession(**options) as session:
+            (rate,) = session.limiter.bucket_factory.rates
+        limit = parse_limit(text)
+        assert (rate.limit, rate.interval * 1000) == (limit.count, limit.period_us)
 
 
 def test_a_flood_of_keys_frees_a_limited_key_of_throttled_py_as_the_page_says() -> None:

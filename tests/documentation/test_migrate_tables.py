@@ -6,16 +6,17 @@ from typing import Any
 
 import flask
 import pytest
-from fastapi import FastAPI, WebSocket
+from fastapi import FastAPI, Request, WebSocket
+from fastapi.responses import PlainTextResponse
 
 from ratebound import AsyncLimiter
 from ratebound.policy import Computed, Policy, Rule
 from ratebound.web import RouteLimit
 from ratebound.web.fastapi import RateLimits
 from tests.documentation.pages import read
-from tests.peers.sites import django_site, flask_site, flask_statuses, ok, statuses
+from tests.peers.sites import django_site, fields, flask_site, flask_statuses, ok, statuses
 from tests.web.django_site import HttpResponse
-from tests.web.drivers import connect
+from tests.web.drivers import connect, fetch
 from tests.web.suite import Answer
 
 pytestmark = pytest.mark.anyio
@@ -181,3 +182,136 @@ def test_a_scope_is_a_name_as_the_page_says() -> None:
     _, keeper = flask_site()
     with pytest.raises(ValueError, match="my scope/1"):
         keeper.shared_limit("2/minute", scope="my scope/1")
+
+
+async def test_the_other_methods_of_a_limit_keep_the_default_limits_and_not_in_slowapi() -> None:
+    from slowapi import Limiter
+    from slowapi.middleware import SlowAPIMiddleware
+    from slowapi.util import get_remote_address
+
+    theirs, ours = FastAPI(), FastAPI()
+    limiter = Limiter(get_remote_address, default_limits=["2/minute"])
+    theirs.state.limiter = limiter
+    theirs.add_middleware(SlowAPIMiddleware)
+    limits = RateLimits("2/minute", app=ours)
+
+    @theirs.api_route("/", methods=["GET", "POST"])
+    @limiter.limit("1/minute", methods=["POST"])
+    async def before(request: Request) -> None: ...
+
+    @ours.api_route("/", methods=["GET", "POST"])
+    @limits.limit("1/minute", methods=["POST"])
+    async def after() -> None: ...
+
+    assert [await statuses(app, "/", 3) for app in (theirs, ours)] == [[200] * 3, [200, 200, 429]]
+
+
+async def test_a_key_function_of_slowapi_is_written_so() -> None:
+    app = FastAPI()
+    limits = RateLimits(app=app)
+
+    @app.get("/")
+    @limits.limit("1/minute", key=lambda view: view.header("Authorization"))
+    async def by_header() -> None: ...
+
+    @app.get("/request")
+    @limits.limit("1/minute", key=lambda view: view.request.query_params.get("team"))
+    async def by_query() -> None: ...
+
+    async def passed(path: str, **more: Any) -> list[int]:
+        return [(await fetch(app, "GET", path, **more)).status for _ in range(2)]
+
+    for name in ("ann", "ben"):
+        assert await passed("/", headers={"Authorization": name}) == [200, 429]
+        assert await passed(f"/request?team={name}") == [200, 429]
+
+
+async def test_one_client_is_reset_where_slowapi_resets_all() -> None:
+    app = FastAPI()
+    limits = RateLimits("1/minute", app=app)
+    assert await statuses(app, "/", 2) == [404, 429]
+    await limits.reset("address:127.0.0.1")
+    assert await statuses(app, "/", 2) == [404, 429]
+
+
+async def test_the_error_that_a_handler_gets_has_a_sentence_and_the_limit() -> None:
+    app, (site, limiter) = FastAPI(), flask_site()
+    limits = RateLimits(app=app)
+
+    @app.exception_handler(429)
+    async def too_many(request: Request, error: Any) -> PlainTextResponse:
+        return PlainTextResponse(f"{error.detail} {error.rejected.decision.limit.count}", 429)
+
+    @app.get("/")
+    @limits.limit("1/minute")
+    async def home() -> None: ...
+
+    site.register_error_handler(429, lambda error: (f"{error.description} {error.rejected.decision.limit.count}", 429))
+    site.add_url_rule("/", "home", limiter.limit("1/minute")(lambda: ""))
+    told = "Too many requests: try again in 60 seconds. 1"
+    assert [(await fetch(app, "GET", "/")).body for _ in range(2)][1].decode() == told
+    assert [site.test_client().get("/").text for _ in range(2)][1] == told
+
+
+def test_a_function_of_flask_limiter_that_deducts_is_written_so() -> None:
+    app, limiter = flask_site()
+
+    @app.get("/<int:status>")
+    @limiter.limit("2/minute", charge=lambda done: done.cost if done.status == 401 else 0)
+    def login(status: int) -> Any:
+        return "", status
+
+    client = app.test_client()
+    found = [client.get(f"/{status}").status_code for status in (200, 200, 200, 401, 401, 401)]
+    assert found == [200, 200, 200, 401, 401, 429]
+
+
+@pytest.mark.parametrize(("key", "place"), [("query.q", "/?q="), (lambda request: request.GET.get("q"), "/?q=")])
+def test_a_field_of_a_request_of_django_is_a_key(key: Any, place: str, django_get: Callable[..., Answer]) -> None:
+    from ratebound.web.django import limit
+
+    views = {"/": limit("1/minute", key=key)(ok)}
+    for name in ("ann", "ben"):
+        assert [django_get({}, views, f"{place}{name}").status for _ in range(2)] == [200, 429]
+
+
+def test_a_limiter_in_a_view_of_django_counts_by_the_address_of_the_client(django_get: Callable[..., Answer]) -> None:
+    from ratebound import Limiter
+    from ratebound.web.django import client_address
+
+    limiter = Limiter("1/minute")
+
+    def view(request: Any) -> Any:
+        key = client_address(request)
+        limited = not limiter.peek(key).allowed, not limiter.hit(key).allowed
+        return HttpResponse(str(limited))
+
+    assert [django_get({}, {"/": view}, "/").body for _ in range(2)] == [b"(False, False)", b"(True, True)"]
+
+
+async def test_a_response_of_ours_in_place_of_a_callback_keeps_the_exact_retry_after() -> None:
+    app = FastAPI()
+    limits = RateLimits(app=app)
+
+    async def busy(rejected: Any) -> PlainTextResponse:
+        return PlainTextResponse(f"{rejected.retry_after:.0f}", 503, headers={"Retry-After": "7"})
+
+    @app.get("/")
+    @limits.limit("1/minute", on_breach=busy)
+    async def home() -> None: ...
+
+    answer = [await fetch(app, "GET", "/") for _ in range(2)][1]
+    assert (answer.status, answer.body, fields(answer, "retry-after")) == (503, b"60", ["60"])
+
+
+def test_the_names_of_the_web_adapters_of_throttled_py_are_on_the_page() -> None:
+    flask_names = pytest.importorskip("throttled.contrib.flask", reason="throttled-py comes with make bench").__all__
+    fastapi_names = pytest.importorskip("throttled.asyncio.contrib.fastapi").__all__
+    inside = {
+        "KeyFunc",
+        "RateLimitContext",
+        "RateLimitHeaderPolicy",
+        "get_remote_address",
+    }  # of the adapters themselves
+    for name in {*flask_names, *fastapi_names} - inside:
+        assert re.search(rf"\b{name}\b", table("throttled-py")), name
