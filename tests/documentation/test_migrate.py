@@ -160,14 +160,11 @@ def test_a_wait_ends_after_a_second_unless_max_delay_says_more_as_the_pages_say(
     from ratebound import Limiter, RateLimited
 
     slept: list[float] = []
-    for most in ({}, {"max_delay": math.inf}):
-        limiter = Limiter("1/3 seconds burst 1", storage=MemoryStorage(clock=FakeClock()), sleep=slept.append, **most)
-        limiter.wait("a")
-        if most:
-            limiter.wait("a")
-        else:
-            with pytest.raises(RateLimited, match=r"or max_delay=math\.inf"):
-                limiter.wait("a")
+    text, storage = "1/3 seconds burst 1", MemoryStorage(clock=FakeClock())
+    Limiter(text, storage=storage).hit("a")
+    with pytest.raises(RateLimited, match=r"or max_delay=math\.inf"):
+        Limiter(text, storage=storage, sleep=slept.append).wait("a")
+    Limiter(text, storage=storage, max_delay=math.inf, sleep=slept.append).wait("a")
     assert slept == [3.0]
 
 
