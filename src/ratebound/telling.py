@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ratebound.consequences import Consequence, consequences_of, consequences_of_settling
-from ratebound.decision import Decision
+from ratebound.decision import Decision, MemoryDecision
 from ratebound.events import Decided, Listener, Settled, log
 
 # Compiled code reads a Final without looking up its name.
@@ -57,6 +57,8 @@ def _tell_each(listeners: tuple[Listener, ...], events: Iterable[Consequence]) -
 
 
 def _is_watched(decision: Decision) -> bool:
+    if isinstance(decision, MemoryDecision):
+        return decision._plan.is_watched
     for ask in decision.asks:
         for limit in ask[1]:
             if limit.is_watched:

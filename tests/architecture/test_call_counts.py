@@ -13,7 +13,8 @@ import pytest
 
 from ratebound import AsyncLimiter, Limiter
 from ratebound.limit import ALGORITHMS
-from ratebound.policy import Gate, RequestView, read_policy
+from ratebound.policy import AsyncGate, Gate, RequestView, read_policy
+from ratebound.storage.stored_states import StateNames, StoredGroup
 from tests.builds import needs_pure_build
 
 ALLOWED = 4  # hit, the states, the kernel's spend, Decision
@@ -92,3 +93,42 @@ def test_a_gate_asks_memory_at_once_whoever_listens(listeners: Any) -> None:
     assert "States.hit" in called
     assert "MemoryStorage.evaluate" not in called
     assert "Decider.evaluate" not in called
+
+
+@needs_pure_build
+def test_a_gate_for_tasks_makes_one_verdict() -> None:
+    gate = AsyncGate(read_policy({"rules": [{"name": "all", "limits": "9999/day token-bucket"}]}))
+    called = calls_of(lambda: gate.decide_now(RequestView("GET", "/", peer="192.0.2.1")))
+    assert called.count("Verdict.__init__") == 1, called
+
+
+@needs_pure_build
+def test_a_listener_of_a_gate_costs_no_copy_of_the_asks() -> None:
+    gate = Gate(read_policy({"rules": [{"name": "all", "limits": "9999/day token-bucket"}]}), listeners=[listener])
+    called = calls_of(lambda: gate.decide(RequestView("GET", "/", peer="192.0.2.1")))
+    assert "listener" in called
+    assert "MemoryDecision.asks" not in called
+
+
+@needs_pure_build
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_denied_hit_reads_the_bytes_of_a_state_once(algorithm: str) -> None:
+    limits = Limiter(f"1/day {algorithm}").limits
+    group = StoredGroup((("k", limits, 1, None, None),), StateNames())
+    _, changes = group.decide({}, "spend", 1_000_000)
+    found = {change.name: change.data for change in changes}
+    rows, _ = group.decide(found, "spend", 1_000_000)
+    assert not rows[0][0]
+    called = calls_of(lambda: group.decide(found, "spend", 1_000_000))
+    assert called.count("state_from_bytes") == 1, called
+
+
+@needs_pure_build
+def test_the_rule_that_a_denied_client_is_told_of_is_looked_up_once_for_each_use() -> None:
+    rules = [{"name": "a", "limits": "1/day", "message": "Slow down."}, {"name": "b", "limits": "1/day"}]
+    gate = Gate(read_policy({"rules": rules}))
+    view = RequestView("GET", "/", peer="192.0.2.1")
+    gate.decide(view)
+    denied = gate.decide(view)
+    assert denied.message == "Slow down."
+    assert calls_of(lambda: (denied.message, denied.documentation)).count("Verdict.rule") == 2

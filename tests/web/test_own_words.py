@@ -3,6 +3,7 @@
 from tests.web.django_site import MIDDLEWARE, site  # first: it makes the settings
 
 # isort: split
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from django.urls import path
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 
-from ratebound.policy import Policy, Rule
+from ratebound.policy import Policy, RequestView, Rule
+from ratebound.web import Rejected, WebGate
 from ratebound.web.django.checks import check_limits
 from ratebound.web.fastapi import RateLimits
 from ratebound.web.flask import RateLimits as FlaskLimits
@@ -163,3 +165,26 @@ def test_a_handler_that_is_named_answers() -> None:
 
 def sorry(request: Any, refused: Any) -> Any:
     return HttpResponse(f"wait {int(refused.retry_after + 0.999)} seconds", status=429)
+
+
+def test_the_reason_that_applications_are_given_is_the_one_in_our_body() -> None:
+    gate = WebGate({"headers": {"jitter": 1.0}, "rules": [{"name": "all", "limits": "1/hour"}]})
+    view = RequestView("GET", "/", peer="192.0.2.1")
+    gate.before(view)
+    waits = set()
+    for _ in range(20):
+        rejected = gate.before(view)
+        assert isinstance(rejected, Rejected)
+        assert rejected.description == json.loads(rejected.body)["detail"]
+        waits.add(rejected.description)
+    assert len(waits) > 5
+
+
+def test_a_request_that_an_overloaded_process_does_not_take_is_given_that_reason() -> None:
+    gate = WebGate("unlimited", concurrent={"least": 1, "first": 1, "most": 1})
+    assert gate.meter is not None
+    entered = gate.meter.enter(lambda: RequestView("GET", "/"))
+    rejected = gate.meter.enter(lambda: RequestView("GET", "/"))
+    assert entered
+    assert isinstance(rejected, Rejected)
+    assert (rejected.status, rejected.description) == (503, json.loads(rejected.body)["detail"])

@@ -13,10 +13,9 @@ from rich.text import Text
 
 from ratebound.cli.app import _console
 from ratebound.cli.parameters import FILE, STORAGE_URL
-from ratebound.cli.policy import _environ, _mistakes
+from ratebound.cli.policy import _environ, _mistakes_and_failures
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.state import _shared
-from ratebound.errors import RateboundError, StorageError
 from ratebound.policy import Gate
 from ratebound.policy.load.loader import load_policy
 from ratebound.storage.guard.guarded import GuardedStorage
@@ -56,7 +55,7 @@ def opened(
 
     `instead` is what an application with memory calls. `file` is its policy.
     """
-    with _mistakes():
+    with _mistakes_and_failures("the storage could not be reached: "):
         found = None
         try:
             policy = None
@@ -65,13 +64,6 @@ def opened(
                 storage = storage or policy.storage
             found = GuardedStorage(open_storage(_shared(storage, instead)))
             yield Opened(found, None if policy is None else Gate(policy, storage=found))
-        except StorageError as error:
-            click.echo(f"the storage could not be reached: {error}", err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise RateboundError(str(error)) from None
         finally:
             if found is not None:
                 found.close()

@@ -17,7 +17,7 @@ from ratebound.cli.policy_check import Findings, check_file, show_findings
 from ratebound.cli.policy_diff import changes_as_json, show_changes
 from ratebound.cli.policy_explain import GivenRequest, explain_request, header_pairs, show_answers, stages_of
 from ratebound.cli.policy_functions import Function, functions_from
-from ratebound.errors import RateboundError
+from ratebound.errors import RateboundError, StorageError
 from ratebound.policy import SCHEMA_PATH, Policy, PolicyError, read_policy
 from ratebound.policy.imports import SYSTEMS, import_aws, import_envoy_descriptors
 from ratebound.policy.lint.known_mistakes import MISTAKES
@@ -331,4 +331,22 @@ def _mistakes() -> Iterator[None]:
         except ModuleNotFoundError as error:
             if error.name is not None:
                 raise
+            raise RateboundError(str(error)) from None
+
+
+@contextmanager
+def _mistakes_and_failures(what: str = "") -> Iterator[None]:
+    """Answer errors of one command: a mistake exits with status 2, and a storage that fails with status 1.
+
+    `what` is the beginning of the message for a storage that fails.
+    """
+    with _mistakes():
+        try:
+            yield
+        except StorageError as error:
+            click.echo(f"{what}{error}", err=True)
+            raise SystemExit(1) from None
+        except RateboundError:
+            raise
+        except (TypeError, ValueError) as error:
             raise RateboundError(str(error)) from None

@@ -32,6 +32,7 @@ from ratebound.policy.model.rule import Stage
 from ratebound.policy.problem import nearest
 from ratebound.report.page import visible
 from ratebound.storage.memory import MemoryStorage
+from ratebound.web.verdict_response import verdict_response
 
 KINDS = {
     "limited": "the matching rules count it",
@@ -137,7 +138,8 @@ def explain_request(policy: Policy, asked: GivenRequest, stage: Stage) -> Explai
             gate.undo(verdict)  # a value that is counted already would pass
             storage.evaluate([_all_entries(ask) for ask in decision.asks], "force")
         denied = gate.decide(asked.view(), stage)
-    return ExplainAnswer(stage, policy, explanation, view.found, verdict, headers, _rejection(denied, view))
+    rejection = None if denied.allowed else verdict_response(denied, view)
+    return ExplainAnswer(stage, policy, explanation, view.found, verdict, headers, rejection)
 
 
 def _can_use_up(limit: Limit) -> bool:
@@ -154,16 +156,6 @@ def _all_entries(ask: Ask) -> Group:
     key, limits, *_ = ask
     counted = [limit for limit in limits if limit.has_slots or limit.is_distinct]
     return [(key, (limit,), 1, None, [(i, 0, 0, 0)]) for limit in counted for i in range(limit.count)]
-
-
-def _rejection(verdict: Verdict, view: RequestView) -> Response | None:
-    if verdict.allowed:
-        return None
-    message, documentation = verdict.message or None, verdict.documentation or None
-    rejection = verdict.policy.rejection_format
-    if verdict.decision is None:
-        return rejection.block(view.headers, message=message, documentation=documentation)
-    return rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
 
 
 def _as_if(policy: Policy, asked: GivenRequest) -> Policy:

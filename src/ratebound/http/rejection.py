@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from ratebound.calendar_period import local_time
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
+from ratebound.http.header_plan import Pairs
 from ratebound.http.headers import Headers, expose, longest_wait
 from ratebound.http.shown import CONCURRENT_REQUESTS, Shown
 from ratebound.outcome import Outcome
@@ -235,9 +236,7 @@ class RejectionFormat:
             >>> RejectionFormat(status=420).respond(denied, message="Slow down.").status
             420
         """
-        spread = self.headers.spread()
-        rejection = self.rejection(decision, message, documentation, spread)
-        return self._written(rejection, self.headers.pairs(decision, spread), request_headers)
+        return self._written(*self._of_decision(decision, message, documentation), request_headers)
 
     def block(
         self,
@@ -260,12 +259,7 @@ class RejectionFormat:
             >>> RejectionFormat().block(wait=60_000_000).status
             403
         """
-        kind = ABNORMAL_USAGE if self.blocked_status == 429 else FORBIDDEN
-        detail = message or "This request is not allowed."
-        link = documentation or self.documentation
-        after = None if wait is None else -(-wait // SECOND)
-        rejection = Rejection(self.blocked_status, kind, TITLES[kind], detail, after, (), [], link, None)
-        return self._written(rejection, self.headers.retry_after(wait), request_headers)
+        return self._written(*self._of_block(message, documentation, wait), request_headers)
 
     def shed(self, request_headers: Lines = ()) -> Response:
         """Return the response to a request that an overloaded process does not take.
@@ -278,11 +272,32 @@ class RejectionFormat:
             >>> RejectionFormat().shed().status
             503
         """
+        return self._written(*self._of_overload(), request_headers)
+
+    def _of_decision(
+        self, decision: Decision, message: str | None = None, documentation: str | None = None
+    ) -> tuple[Rejection, Pairs]:
+        """Return the content of `respond`, and its fields: both tell the same wait."""
+        spread = self.headers.spread()
+        return self.rejection(decision, message, documentation, spread), self.headers.pairs(decision, spread)
+
+    def _of_block(
+        self, message: str | None = None, documentation: str | None = None, wait: int | None = None
+    ) -> tuple[Rejection, Pairs]:
+        """Return the content of `block`, and its fields."""
+        kind = ABNORMAL_USAGE if self.blocked_status == 429 else FORBIDDEN
+        detail = message or "This request is not allowed."
+        link = documentation or self.documentation
+        after = None if wait is None else -(-wait // SECOND)
+        rejection = Rejection(self.blocked_status, kind, TITLES[kind], detail, after, (), [], link, None)
+        return rejection, self.headers.retry_after(wait)
+
+    def _of_overload(self) -> tuple[Rejection, Pairs]:
+        """Return the content of `shed`, and its fields: both tell the same wait."""
         after = randint(1, MAX_SHED_WAIT)  # clients that come back at once, and together, would keep it overloaded
-        detail = _overloaded(after)
         kind, status, link = REDUCED_CAPACITY, self.unavailable_status, self.documentation
-        rejection = Rejection(status, kind, TITLES[kind], detail, after, (), [], link, None)
-        return self._written(rejection, [("Retry-After", str(after))], request_headers)
+        rejection = Rejection(status, kind, TITLES[kind], _overloaded(after), after, (), [], link, None)
+        return rejection, [("Retry-After", str(after))]
 
     def rejection(
         self, decision: Decision, message: str | None = None, documentation: str | None = None, spread: float = 1.0
@@ -324,7 +339,8 @@ class RejectionFormat:
                     limits.append(_entry(shown, outcome, spread))
         return Rejection(status, kind, TITLES[kind], detail, after, tuple(violated), limits, link, decision)
 
-    def _written(self, rejection: Rejection, pairs: list[tuple[str, str]], request_headers: Lines) -> Response:
+    def _written(self, rejection: Rejection, pairs: Pairs, request_headers: Lines = ()) -> Response:
+        """Return the response of this form with a content and its fields."""
         try:
             content_type, body = content_of(self.format(rejection))
         except Exception:

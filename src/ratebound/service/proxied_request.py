@@ -171,7 +171,8 @@ class ProxiedRequest:
     def headers(self) -> Sequence[tuple[str, str]]:
         """Return the headers of the client, without those of the proxy."""
         hidden = HIDDEN[self.description]
-        pairs = [("host", self.host)] if self.host else []
+        host = self.host
+        pairs = [("host", host)] if host else []
         for name, value in self._lines:
             if name not in hidden and not (self.description == PATH and name.startswith(b"x-envoy-")):
                 pairs.append((name.decode("latin-1"), value.decode("latin-1")))

@@ -132,14 +132,13 @@ class StoredGroup:
         a state had to be repaired: a storage that reads without a lock for a peek then decides again with the lock.
         Raises StorageError for bytes that are no state.
         """
-        if self._plain_cost and mode == "spend":
-            name, only, data = self.names[0], self._limits[0], found.get(self.names[0], b"")
-            state = state_from_bytes(only, data)
-            if state.fits(only, now, self._plain_cost):
-                row = state.spend(only, now, self._plain_cost, None, 0)
-                return [row], [StateChange(name, state_to_bytes(only, state), state.expires)]
         before = [found.get(name, b"") for name in self.names]
         states = [state_from_bytes(limit, data) for limit, data in zip(self._limits, before, strict=True)]
+        if self._plain_cost and mode == "spend":
+            only, state = self._limits[0], states[0]
+            if state.fits(only, now, self._plain_cost):
+                row = state.spend(only, now, self._plain_cost, None, 0)
+                return [row], [StateChange(self.names[0], state_to_bytes(only, state), state.expires)]
         rows = evaluate(self._group, mode, self._order, states, now)
         changes: list[StateChange] = []
         for name, limit, data, state in zip(self.names, self._limits, before, states, strict=True):

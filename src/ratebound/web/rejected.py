@@ -17,6 +17,7 @@ class Rejected:
     Args:
         verdict: The verdict.
         response: The response that the policy gives.
+        description: The reason in a sentence for the client: the limit's own message, if it has one.
         breach: The limit's own `on_breach`.
 
     Examples:
@@ -29,11 +30,14 @@ class Rejected:
         (429, True, 'application/problem+json')
     """
 
-    __slots__ = ("body", "breach", "headers", "status", "verdict")
+    __slots__ = ("body", "breach", "description", "headers", "status", "verdict")
 
-    def __init__(self, verdict: Verdict, response: Response, breach: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self, verdict: Verdict, response: Response, description: str, breach: Callable[..., Any] | None = None
+    ) -> None:
         self.verdict = verdict
         self.status, self.headers, self.body = response
+        self.description = description
         self.breach = breach
 
     def __bool__(self) -> bool:
@@ -64,23 +68,15 @@ class Rejected:
         """The Content-Type of our own body."""
         return next(value for name, value in self.headers if name == "Content-Type")
 
-    @property
-    def description(self) -> str:
-        """The reason in a sentence for the client: the limit's own message, if it has one."""
-        verdict = self.verdict
-        if verdict.decision is None:
-            return verdict.message or "This request is not allowed."
-        return verdict.policy.rejection_format.rejection(verdict.decision, verdict.message or None).detail
-
 
 def rejection_of(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable[..., Any]]) -> Rejected:
     """Return the rejection that a verdict stands for. `breaches` has each rule's own `on_breach`, by name."""
-    rejection, rule = verdict.policy.rejection_format, verdict.rule
-    message, documentation = verdict.message or None, verdict.documentation or None
+    form, rule = verdict.policy.rejection_format, verdict.rule
     if verdict.decision is not None:
-        response = rejection.respond(verdict.decision, view.headers, message=message, documentation=documentation)
+        rejection, fields = form._of_decision(verdict.decision, verdict.message, verdict.documentation)
     elif verdict.kind == "shed":
-        response = rejection.shed(view.headers)
+        rejection, fields = form._of_overload()
     else:
-        response = rejection.block(view.headers, message=message, documentation=documentation, wait=verdict.block_wait)
-    return Rejected(verdict, response, None if rule is None else breaches.get(rule.name))
+        rejection, fields = form._of_block(verdict.message, verdict.documentation, verdict.block_wait)
+    response = form._written(rejection, fields, view.headers)
+    return Rejected(verdict, response, rejection.detail, None if rule is None else breaches.get(rule.name))

@@ -1196,7 +1196,6 @@ class AsyncGate(_PolicyGate):
         ready = compiled.straight(request, "late")
         if not isinstance(ready, Asked):
             return None
-        verdict = Verdict(ready.grounds, ready.client)
         if ready.asks:
             if not switch.limiting:
                 return None
@@ -1204,6 +1203,8 @@ class AsyncGate(_PolicyGate):
             if decision is None:
                 return None
             verdict = Verdict(ready.grounds, ready.client, decision.allowed, decision, ready.identities)
+        else:
+            verdict = Verdict(ready.grounds, ready.client)
         if begin:
             _tell(decider.listeners, verdict, begin, request)
         return verdict

@@ -164,12 +164,14 @@ class Verdict:
     @property
     def message(self) -> str:
         """The message for a rejection: why the request is unreadable, or the message of `rule`; may be empty."""
-        return self.unreadable or ("" if self.rule is None else self.rule.message)
+        rule = self.rule
+        return self.unreadable or ("" if rule is None else rule.message)
 
     @property
     def documentation(self) -> str:
         """The URL that `rule` gives for its documentation, or an empty text."""
-        return "" if self.rule is None else self.rule.documentation
+        rule = self.rule
+        return "" if rule is None else rule.documentation
 
     @property
     def decisions(self) -> list[Decision]:

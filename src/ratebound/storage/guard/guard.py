@@ -146,15 +146,16 @@ class Guard:
         for nodes, places in _together(parts):
             call = Call(nodes, [groups[place] for place in places], places)
             (plan.calls if self.admit(call) else not_admitted).append(call)
+        away = [(call, self.out_of_reach(call)) for call in not_admitted]
         try:
-            for call in not_admitted:
-                self.fallback.raise_if_asked(call.groups, mode, self.out_of_reach(call))
+            for call, error in away:
+                self.fallback.raise_if_asked(call.groups, mode, error)
         except StorageError:  # then the other groups are neither sent nor charged
             for call in plan.calls:
                 _release(call)
             raise
-        for call in not_admitted:
-            self._decide(plan, call, self.out_of_reach(call))
+        for call, error in away:
+            self._decide(plan, call, error)
         return plan
 
     def admit(self, call: Call) -> bool:
