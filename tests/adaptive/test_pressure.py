@@ -145,7 +145,7 @@ def test_a_signal_that_fails_is_ignored_and_logged_once(caplog: pytest.LogCaptur
         pressure.sample()
         factors.append(pressure.factors["normal"])
     assert factors == [1, 1, 1, 1, 0.5, 0.55]
-    assert caplog.text.count("the signal queue failed; it is ignored while it does") == 2
+    assert caplog.text.count("the signal queue failed; it is ignored until it works again") == 2
 
 
 @pytest.mark.parametrize("given", [None, "much", [3]])
@@ -156,7 +156,7 @@ def test_a_signal_that_gives_no_number_is_ignored_and_the_others_are_not(
     pressure.include(["normal"])
     pressure.sample()
     assert pressure.factors["normal"] == 0.5
-    assert "the signal gauge failed; it is ignored while it does" in caplog.text
+    assert "the signal gauge failed; it is ignored until it works again" in caplog.text
 
 
 def test_a_number_of_any_size_is_a_load() -> None:

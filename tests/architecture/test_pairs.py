@@ -20,6 +20,7 @@ from ratebound.decider import AsyncDecider, Decider
 from ratebound.policy import AsyncGate, Gate
 from ratebound.storage import AsyncStorage, Storage
 from ratebound.storage.memcached.storage import AsyncMemcachedStorage, MemcachedStorage
+from ratebound.storage.postgres.storage import AsyncPostgresStorage, PostgresStorage
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.storage.shared_memory.storage import AsyncSharedMemoryStorage, SharedMemoryStorage
 from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
@@ -40,12 +41,14 @@ PAIRS: list[tuple[type, type]] = [
     (SharedMemoryStorage, AsyncSharedMemoryStorage),
     (SqliteStorage, AsyncSqliteStorage),
     (MemcachedStorage, AsyncMemcachedStorage),
+    (PostgresStorage, AsyncPostgresStorage),
 ]
 # What only one of a pair has: threads that a child process renews, the twin, the event loops.
 ONLY_SYNC: dict[type, set[str]] = {
     Decider: {"twin_storage"},
     MemoryStorage: {"async_twin", "at_once", "renew", "keys", "max_keys", "weight", "evicted", "overflowed"},
     RedisStorage: {"async_twin", "renew"},
+    PostgresStorage: {"async_twin"},
     GuardedStorage: {"async_twin"},
     MemcachedStorage: {"async_twin", "answers", "job", "node_of", "reset_jobs"},
     SharedMemoryStorage: {"async_twin", "too_late", "damaged", "keys", "max_keys", "evicted", "overflowed"},
@@ -54,6 +57,7 @@ ONLY_SYNC: dict[type, set[str]] = {
 ONLY_ASYNC: dict[type, set[str]] = {
     AsyncMemoryStorage: {"at_once"},  # a property: the method of the memory itself
     AsyncRedisStorage: {"loops"},
+    AsyncPostgresStorage: {"loops"},
     AsyncDecider: {"spend"},  # only tasks can be cancelled
     AsyncGate: {"decide_now", "in_force_now"},  # threads always may pause
 }

@@ -173,7 +173,7 @@ def test_a_failed_flush_is_repeated_and_counted_once(
     assert rows_of(ledger) == {("a", "d", ""): (18, 6, 0, 0)}
     assert totals_of_rules(ledger) == {"d": (18, 6, 0, 0)}
     assert ledger.state[1:] == (3, 0, "")
-    assert [message.partition(",")[0] for message in caplog.messages] == [
+    assert [message.partition(";")[0] for message in caplog.messages] == [
         "the ledger is not written",
         "the ledger is written again",
     ] * 2

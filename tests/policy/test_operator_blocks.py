@@ -433,7 +433,8 @@ def test_a_document_that_is_not_ours_leaves_the_blocks_as_they_were(
                 gate.block("192.0.2.2")
             with pytest.raises(StorageError, match="not a list of blocks"):
                 gate.blocks()
-        assert caplog.text.count("What it said before stays in force") == len(contents) - 1  # two are wrong in one way
+        told = caplog.text.count("Its last readable version stays in force")
+        assert told == len(contents) - 1  # two are wrong in one way
 
 
 def test_a_client_in_the_document_that_cannot_be_read_leaves_the_others_blocked_and_can_be_removed(

@@ -326,7 +326,7 @@ def test_a_bad_answer_leaves_the_old_policy_in_force_and_is_logged_once(
         assert policy.reload()
     assert policy.error is None
     assert policy.text == SIX
-    assert caplog.text.count("the policy is fetched again") == 1
+    assert caplog.text.count("the policy can be fetched again") == 1
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -183,7 +183,9 @@ class Pressure:
             sampler.add(self)
         except RuntimeError:  # the process has as many threads as it may have: the request must not fail for that
             if not self._has_no_thread:
-                log.exception("the load of this process is not sampled, because no thread can be started")
+                log.exception(
+                    "the load of this process is not sampled, because no thread can be started; limits are not lowered"
+                )
             self._has_no_thread = True
             return False
         return True
@@ -222,7 +224,7 @@ class Pressure:
         except Exception:
             if signal.name not in self._broken:
                 self._broken.add(signal.name)
-                log.exception("the signal %s failed; it is ignored while it does", signal.name)
+                log.exception("the signal %s failed; it is ignored until it works again", signal.name)
             return 0.0
         self._broken.discard(signal.name)
         return load if is_load else 0.0

@@ -54,7 +54,7 @@ class Sampler:
                 try:
                     pressure.sample()
                 except BaseException:  # without this thread, what is lowered would stay so
-                    log.exception("the load of this process could not be sampled")
+                    log.exception("the load of this process could not be sampled; the next sample is in %g s", INTERVAL)
             del pressure, pressures  # or they would live as long as this thread sleeps
 
 

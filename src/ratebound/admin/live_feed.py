@@ -109,7 +109,7 @@ class LiveFeed:
             except CallError as error:
                 self._send("problem", {"detail": error.detail})
             except Exception:  # the next one may work, and those who look must not wait for ever
-                log.exception("the live figures could not be read")
+                log.exception("the live figures could not be read; the next round tries again")
                 self._send("problem", {"detail": "The figures could not be read: see the log."})
             at = max(at + self._every, loop.time())
             await asyncio.sleep(at - loop.time())

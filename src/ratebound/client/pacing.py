@@ -615,15 +615,17 @@ def _differ(one: Shape, other: Shape, now: int) -> bool:
 @lru_cache(maxsize=256)
 def _log_stuck(origin: str, most: float) -> None:
     log.warning(
-        "%s holds up requests for more than %g s; one is sent each time that has passed", printable(origin), most
+        "%s has held up a request for %g s; the pacer now sends one request each time that this time has passed",
+        printable(origin),
+        most,
     )
 
 
 @lru_cache(maxsize=256)
 def _log_capped(origin: str, closes: float, most: float) -> None:
-    log.warning("%s asks to wait %.0f s; a pacer waits no longer than %g s", printable(origin), closes, most)
+    log.warning("%s asks clients to wait %.0f s; the pacer waits at most %g s", printable(origin), closes, most)
 
 
 @lru_cache(maxsize=8)
 def _log_unshared(why: str) -> None:
-    log.warning("learned limits are not shared while the storage fails: %s", why)
+    log.warning("the storage failed, so this process shares no learned limits until it answers: %s", why)

@@ -84,7 +84,10 @@ class AuditTrail:
                 changes = self._changes_of(gate)
             except Exception as error:  # also of a gate that is closed: usage is written whatever happens here
                 if not self._failed:
-                    log.warning("changes of operators could not be copied into the ledger: %s", error or type(error))
+                    log.warning(
+                        "changes of operators could not be copied into the ledger; the next flush tries again: %s",
+                        error or type(error),
+                    )
                 self._failed = True
             else:
                 self._failed = False

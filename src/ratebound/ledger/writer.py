@@ -140,13 +140,13 @@ class LedgerWriter:
             self._fail(str(error))
         except Exception as error:
             if not self._error:
-                log.exception("the ledger failed")
+                log.exception("writing the ledger failed")
             self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:
         self._failures += 1
         if not self._error:
-            log.warning("the ledger is not written, and what was used waits in this process: %s", reason)
+            log.warning("the ledger is not written; usage waits in this process for the next attempt: %s", reason)
         self._error = reason
 
     def _write(self) -> None:

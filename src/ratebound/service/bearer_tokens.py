@@ -43,7 +43,7 @@ class BearerTokens:
         """Log that a caller had no valid token, once for each wire format: many callers go on without an answer."""
         if wire not in self._told:
             self._told.add(wire)
-            log.warning("%s: a caller was refused, because it sent no valid token. It belongs into %s", wire, where)
+            log.warning("%s: a caller was refused, because it sent no valid token. Send one as %s", wire, where)
 
 
 def _digest(token: bytes) -> bytes:

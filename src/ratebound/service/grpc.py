@@ -247,7 +247,7 @@ def _not_one_message(body: bytes) -> Http2Response:
 def _failure(error: Exception) -> Http2Response:
     if isinstance(error, GrpcError):
         return status_only(error.status, error.message)
-    log.error("a call failed", exc_info=error)
+    log.error("a gRPC call failed; its status is INTERNAL", exc_info=error)
     return status_only(INTERNAL, "The call failed.")
 
 

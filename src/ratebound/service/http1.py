@@ -402,7 +402,7 @@ class Http1Connection(asyncio.Protocol):
         elif cause is error:
             answer = problem(400, "This is not a valid HTTP request.", [("connection", "close")])
         else:
-            log.error("a request could not be handled", exc_info=cause)
+            log.error("an HTTP request could not be handled; it was answered with 500", exc_info=cause)
             answer = problem(500, "The request could not be handled.", [("connection", "close")])
         (self._answers if self._answers else self._ready).append(answer)
 
@@ -420,7 +420,7 @@ class Http1Connection(asyncio.Protocol):
             else:
                 error = asyncio.CancelledError() if first.cancelled() else first.exception()
                 if error is not None:
-                    log.error("a request could not be answered", exc_info=error)
+                    log.error("an HTTP request could not be answered; it got status 500", exc_info=error)
                 self._ready.append(first.result() if error is None else problem(500, "The request was not answered."))
             self._answers.popleft()
         self._write()

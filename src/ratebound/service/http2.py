@@ -552,7 +552,7 @@ class Http2Connection(asyncio.Protocol):
         try:
             answer = self._handle(Http2Request(head, data, self._peer))
         except Exception as error:
-            log.error("a request could not be handled", exc_info=error)
+            log.error("an HTTP/2 request could not be handled; its stream was reset", exc_info=error)
             self._reset(stream_id, INTERNAL_ERROR)
             return
         if isinstance(answer, tuple):
@@ -636,7 +636,7 @@ class Http2Connection(asyncio.Protocol):
         stream_id = self._tasks.pop(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("a request could not be answered", exc_info=error)
+            log.error("an HTTP/2 request could not be answered; its stream was reset", exc_info=error)
         stream = self._streams.get(stream_id)
         if stream is None or stream.task is not task:
             return

@@ -265,5 +265,5 @@ def _result(task: asyncio.Task[bytes]) -> bytes:
         error = task.exception()
         if error is None:
             return task.result()
-        log.error("a command could not be answered", exc_info=error)
+        log.error("a RESP command could not be answered; the caller got an error", exc_info=error)
     return NOT_ANSWERED

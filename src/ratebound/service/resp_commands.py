@@ -413,7 +413,7 @@ def _answer_to(error: Exception) -> bytes:
     if isinstance(error, _Wrong | RateboundError):
         lines = str(error).splitlines()
         return _error("; ".join(line for line in lines if not line.startswith("    ")))  # without a picture
-    log.error("a command could not be answered", exc_info=error)
+    log.error("a RESP command could not be answered; the caller got an error", exc_info=error)
     return _error("The command could not be answered.")
 
 

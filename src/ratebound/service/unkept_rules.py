@@ -13,11 +13,9 @@ SLOTS: Final = (
     " check takes ends with its lease"
 )
 RESULTS: Final = (
-    "the policy charges by result: a proxy does not tell the result of a request, so that a check charges the full cost"
+    "the policy charges by result: a proxy does not tell the result of a request, so a check charges the full cost"
 )
-BODY: Final = (
-    "the policy reads the body of requests: a proxy does not send it, so that to a check no request has a body"
-)
+BODY: Final = "the policy reads the body of requests: a proxy does not send it, so a check sees no body"
 
 
 class UnkeptRules:

@@ -41,7 +41,7 @@ def read_page(gate: Any, read_usage: Step) -> Flow[Page]:
     try:
         usages = yield read_usage
     except StorageError:
-        log.exception("the usage of a client could not be read")
+        log.exception("the usage of a client could not be read; the page answered 503")
         return UNAVAILABLE
     if any(usage.degraded for usage in usages):
         return UNAVAILABLE

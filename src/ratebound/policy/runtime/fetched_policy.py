@@ -85,7 +85,7 @@ class FetchedPolicy:
                 log.error("the policy cannot be fetched; the last good one stays in force:\n%s", known)
             return False
         if self.error is not None:
-            log.warning("the policy is fetched again from %s", self.shown)
+            log.warning("the policy can be fetched again from %s", self.shown)
         self.error = None
         self._told.clear()
         return True
@@ -137,7 +137,7 @@ class FetchedPolicy:
         """A warning, if the URL is unsafe; else empty."""
         if self.url.lower().startswith("https:") or split_policy_url(self.url).hostname in LOCAL_HOSTS:
             return ""
-        return f"the policy is fetched from {self.shown} without TLS: anybody on the way can change it"
+        return f"the policy is fetched from {self.shown} without TLS: anybody on the way can change it. Use https"
 
     def use_copy(self, error: RateboundError) -> str:
         """Note that the copy is used because of an error, and return a message for the log. Raises the error if there

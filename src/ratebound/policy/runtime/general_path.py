@@ -419,7 +419,7 @@ class CompiledPolicy:
         except StorageError:
             if case.asks:
                 raise
-            log.exception("the storage failed where everything is in shadow; the request goes ahead")
+            log.exception("the storage failed; all rules that apply are in shadow, so the request goes ahead")
             return Verdict(Grounds("unlimited", policy, stage), client)
         return case.verdict(policy, stage, client, iter(answers))
 

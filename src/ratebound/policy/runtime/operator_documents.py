@@ -459,4 +459,4 @@ def _log_entry(name: str, entry: str, why: str) -> None:
 @lru_cache(maxsize=8)
 def log_unreadable(why: str) -> None:
     """Log once that a document cannot be read."""
-    log.error("%s. What it said before stays in force", why)
+    log.error("%s. Its last readable version stays in force", why)

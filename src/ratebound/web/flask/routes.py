@@ -116,9 +116,8 @@ class Routes:
                 )
                 if "<locals>" not in function.__qualname__:
                     raise RuntimeError(told)
-                log.error(
-                    "%s (or it is called by another view, and all is well)", told
-                )  # a local name cannot be looked up
+                # A local name cannot be looked up.
+                log.error("%s. Ignore this if another view calls the function", told)
 
 
 def listed(limits: Any, name: str = "") -> list[RouteLimit]:
