@@ -743,3 +743,23 @@ def test_a_request_that_nobody_has_begun_to_answer_is_dropped_without_a_warning(
         asyncio.run(lose())
         gc.collect()
     assert not [str(one.message) for one in seen if "never awaited" in str(one.message)]
+
+
+def test_a_peer_that_has_reset_its_connection_is_no_unix_socket() -> None:
+    """uvloop does not know its address any more. Peers on Unix sockets may be trusted proxies."""
+    seen: list[str | None] = []
+
+    def note(request: HttpRequest) -> Answer:
+        seen.append(request.peer)
+        return echo(request)
+
+    async def scenario() -> None:
+        async with listening(note) as running:
+            for _ in range(20):
+                with socket.create_connection((HOST, running.port)) as raw:
+                    raw.sendall(get("/", "Host: x"))
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0.2)
+
+    run(scenario)
+    assert None not in seen

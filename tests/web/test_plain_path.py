@@ -307,7 +307,11 @@ def test_a_peer_without_an_address_is_one_client(peer: Any) -> None:
 
     async def answer() -> list[int]:
         app = RateLimitMiddleware(bare, "2/minute")
-        scopes = [{**scope, "client": None}, {**scope, "client": (peer, 0)}, {**scope, "client": (peer, 0)}]
+        scopes = [
+            {**scope, "client": None, "server": None},
+            {**scope, "client": (peer, 0)},
+            {**scope, "client": (peer, 0)},
+        ]
         return [(await exchange(app, one))[0]["status"] for one in scopes]
 
     assert asyncio.run(answer()) == [200, 200, 429]

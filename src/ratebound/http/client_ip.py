@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from ratebound.http.prefix import Address, Network, Networks, parse_address, prefix_key, prefix_keys
 
@@ -21,6 +21,8 @@ MAX_ENTRIES = 64
 MAX_KNOWN = 512  # longer headers are not cached: clients must not be able to fill memory
 MAX_HOPS = 32
 EVERYONE = ("*", "all", "any", "everyone")
+# A peer of TCP that has reset its connection before its address was asked for. It is no unix socket, and never trusted.
+GONE: Final = "gone"
 NAME = re.compile(r"[A-Za-z0-9-]+")
 SINGLE_HEADERS = (
     "cf-connecting-ip",

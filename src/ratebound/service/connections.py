@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ratebound.http.client_ip import GONE
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -37,9 +39,11 @@ class ServiceConnection(Protocol):
 
 
 def peer_of(transport: Any) -> str | None:
-    """Return the address of the other end of a connection; None on a Unix socket."""
+    """Return the address of the other end of a connection; None on a Unix socket, GONE if it was reset already."""
     address = transport.get_extra_info("peername")
-    return address[0] if isinstance(address, tuple) else None
+    if isinstance(address, tuple):
+        return str(address[0])
+    return GONE if isinstance(transport.get_extra_info("sockname"), tuple) else None
 
 
 class Connections:

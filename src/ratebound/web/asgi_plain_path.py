@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ratebound.http.client_ip import GONE
 from ratebound.policy.match.request import Wire
 from ratebound.web.asgi_response import AsgiResponse
 from ratebound.web.asgi_types import STATE, VISIT, Send
@@ -20,9 +21,13 @@ def is_scripted(scope: Any) -> bool:
 
 
 def peer_of(scope: Any) -> Any:
-    """Return the address of the peer, None if the server does not know it or says so with an empty one."""
+    """Return the address of the peer. None if the server does not know it, as on a unix socket, or says so with an
+    empty one. GONE if it does not know it although it listens on a port."""
     client = scope.get("client")
-    return (client[0] or None) if client else None
+    if client:
+        return client[0] or None
+    server = scope.get("server")
+    return GONE if server and server[1] is not None else None
 
 
 def enter_plain(gate: Any, wire: Wire, scope: Any, send: Send) -> AsgiResponse | Rejected | None:
