@@ -19,11 +19,11 @@ from rich.text import Text
 from ratebound.calendar_period import zone_of
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.figures_page import shown
 from ratebound.cli.ledger_page import report_page
 from ratebound.cli.parameters import FILE, LEDGER_URL
-from ratebound.cli.policy import _mistakes
-from ratebound.errors import RateboundError, StorageError
+from ratebound.errors import RateboundError
 from ratebound.ledger import Ledger
 from ratebound.ledger.periods import Period
 from ratebound.ledger.queries import Order
@@ -263,7 +263,7 @@ def forget(client: str, yes: bool, url: str | None, secret_file: str | None) -> 
 @contextmanager
 def opened_ledger(url: str | None, secret_file: str | None) -> Iterator[Ledger]:
     """Open a ledger for reading. A mistake exits with status 2, and a ledger that does not answer with status 1."""
-    with _mistakes():
+    with errors_told(storage="the ledger could not be read: ", values=True):
         found = None
         try:
             given = url or os.environ.get(LEDGER_VARIABLE)
@@ -272,13 +272,6 @@ def opened_ledger(url: str | None, secret_file: str | None) -> Iterator[Ledger]:
             secret = _secret(secret_file)
             found = Ledger(given, clients="name" if secret is None else "digest", secret=secret, writes=False)
             yield found
-        except StorageError as error:
-            click.echo(f"the ledger could not be read: {error}", err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise RateboundError(str(error)) from None
         finally:
             if found is not None:
                 found.close()

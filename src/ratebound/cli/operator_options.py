@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ratebound.cli.app import _console
+from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.parameters import FILE, STORAGE_URL
-from ratebound.cli.policy import _environ, _mistakes
+from ratebound.cli.policy import _environ
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.state import _shared
-from ratebound.errors import RateboundError, StorageError
 from ratebound.policy import Gate
 from ratebound.policy.load.loader import load_policy
 from ratebound.storage.guard.guarded import GuardedStorage
@@ -56,7 +56,7 @@ def opened(
 
     `instead` is what an application with memory calls. `file` is its policy.
     """
-    with _mistakes():
+    with errors_told(storage=NO_STORAGE, values=True):
         found = None
         try:
             policy = None
@@ -65,13 +65,6 @@ def opened(
                 storage = storage or policy.storage
             found = GuardedStorage(open_storage(_shared(storage, instead)))
             yield Opened(found, None if policy is None else Gate(policy, storage=found))
-        except StorageError as error:
-            click.echo(f"the storage could not be reached: {error}", err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise RateboundError(str(error)) from None
         finally:
             if found is not None:
                 found.close()

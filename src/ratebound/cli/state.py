@@ -13,9 +13,10 @@ from rich.table import Table
 
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.parameters import ALGORITHM, FILE, STORAGE_URL
-from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ, _mistakes
+from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
@@ -275,31 +276,23 @@ def _client(
     module: str | None,
 ) -> Iterator[_Client]:
     """Open the storage for one command. A mistake exits with status 2, and a storage that fails with status 1."""
-    with _mistakes():
-        try:
-            if (limits is None) == (file is None):
-                raise RateboundError("expected either --limits, for the key of a limiter, or --policy, for an identity")
-            if file is not None:
-                policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
-                with Gate(policy, storage=_shared(storage or policy.storage)) as gate:
-                    yield _PolicyClient(gate, key, only, tier)
-            elif len(key) > 1:
-                raise RateboundError("a limiter has one key: several identities are for --policy")
-            elif tier is not None:
-                raise RateboundError("a limiter has no tiers: --tier is for --policy")
-            else:
-                assert limits is not None
-                where = _shared(storage)
-                with Limiter(limits, storage=where, default_algorithm=default_algorithm, failure="raise") as limiter:
-                    _check_name(limiter, only)
-                    yield _LimiterClient(limiter, key[0], only)
-        except StorageError as error:
-            click.echo(f"the storage could not be reached: {error}", err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except ValueError as error:
-            raise RateboundError(str(error)) from None
+    with errors_told(storage=NO_STORAGE, values=True):
+        if (limits is None) == (file is None):
+            raise RateboundError("expected either --limits, for the key of a limiter, or --policy, for an identity")
+        if file is not None:
+            policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+            with Gate(policy, storage=_shared(storage or policy.storage)) as gate:
+                yield _PolicyClient(gate, key, only, tier)
+        elif len(key) > 1:
+            raise RateboundError("a limiter has one key: several identities are for --policy")
+        elif tier is not None:
+            raise RateboundError("a limiter has no tiers: --tier is for --policy")
+        else:
+            assert limits is not None
+            where = _shared(storage)
+            with Limiter(limits, storage=where, default_algorithm=default_algorithm, failure="raise") as limiter:
+                _check_name(limiter, only)
+                yield _LimiterClient(limiter, key[0], only)
 
 
 def _shared(storage: str | None, instead: str = "limiter.usage(key)") -> str:

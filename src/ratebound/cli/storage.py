@@ -12,10 +12,11 @@ from rich.table import Table
 
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.parameters import STORAGE_URL
-from ratebound.cli.policy import FORMAT, _mistakes
+from ratebound.cli.policy import FORMAT
 from ratebound.cli.words import number
-from ratebound.errors import RateboundError, StorageError
+from ratebound.errors import RateboundError
 from ratebound.storage.secrecy import hidden, split_url
 from ratebound.storage.urls import check_storage_is_installed
 
@@ -111,26 +112,16 @@ def show(url: str, shape: str) -> None:
 @contextmanager
 def _opened(url: str) -> Iterator[None]:
     """Answer errors of one command: a mistake exits with status 2, and a storage that fails with status 1."""
-    with _mistakes():
-        try:
-            if not url:
-                raise RateboundError(
-                    "which storage? Give its URL, postgresql://host/database, or set RATEBOUND_STORAGE"
-                )
-            if split_url(url).scheme not in SCHEMES:
-                raise RateboundError(
-                    f"{hidden(url)} has no tables: expected postgresql://host/database or sqlite:///file.db. Other"
-                    " storages need no preparation"
-                )
-            check_storage_is_installed(url)
-            yield
-        except StorageError as error:
-            click.echo(str(error), err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except (ModuleNotFoundError, ValueError) as error:
-            raise RateboundError(str(error)) from None
+    with errors_told(values=True):
+        if not url:
+            raise RateboundError("which storage? Give its URL, postgresql://host/database, or set RATEBOUND_STORAGE")
+        if split_url(url).scheme not in SCHEMES:
+            raise RateboundError(
+                f"{hidden(url)} has no tables: expected postgresql://host/database or sqlite:///file.db. Other"
+                " storages need no preparation"
+            )
+        check_storage_is_installed(url)
+        yield
 
 
 def _tables_of(url: str) -> Any:

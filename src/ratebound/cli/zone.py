@@ -4,7 +4,6 @@ import json
 import os
 import pwd
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -13,9 +12,9 @@ from rich.table import Table
 
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
-from ratebound.cli.policy import FORMAT, _mistakes
+from ratebound.cli.exit_status import errors_told
+from ratebound.cli.policy import FORMAT
 from ratebound.cli.words import number
-from ratebound.errors import RateboundError, StorageError
 from ratebound.storage.shared_memory.layout import MOST_SIZE
 from ratebound.storage.shared_memory.storage import read_url
 from ratebound.storage.shared_memory.zone_file import ZoneName, drop_zone, shown_size, zone_name
@@ -54,7 +53,7 @@ def show(name: str, directory: str | None, shape: str) -> None:
       ratebound zone show api
       ratebound zone show shm://api --json
     """
-    with _opened():
+    with errors_told(values=True):
         report = report_of(_named(name, directory))
         if shape == "json":
             click.echo(json.dumps(_document(report), ensure_ascii=False, indent=2))
@@ -74,7 +73,7 @@ def list_zones(directory: str | None, shape: str) -> None:
       ratebound zone list
       ratebound zone list --json
     """
-    with _opened():
+    with errors_told(values=True):
         where = zone_name("any", directory).directory
         names = zones_in(where)
         if shape == "json":
@@ -99,7 +98,7 @@ def drop(name: str, directory: str | None, yes: bool) -> None:
       ratebound zone drop api
       ratebound zone drop api --yes
     """
-    with _opened():
+    with errors_told(values=True):
         found = _named(name, directory)
         name = found.name
         if not os.path.lexists(found.path):
@@ -125,21 +124,6 @@ def _named(name: str, directory: str | None) -> ZoneName:
         url = read_url(name)
         name, directory = url["name"], directory or url.get("directory")
     return zone_name(name, directory)
-
-
-@contextmanager
-def _opened() -> Iterator[None]:
-    """Answer errors of one command: a mistake exits with status 2, and a zone that cannot be used with status 1."""
-    with _mistakes():
-        try:
-            yield
-        except StorageError as error:
-            click.echo(str(error), err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except ValueError as error:
-            raise RateboundError(str(error)) from None
 
 
 def _document(report: ZoneReport) -> dict[str, Any]:
