@@ -1,5 +1,5 @@
-"""How a command ends after an error: the words on stderr, and the exit status. No other file of this folder decides it,
-except for statuses that are an answer."""
+"""The end of a command after an error: the words on stderr, and the exit status. Only statuses that are an answer are
+decided elsewhere."""
 
 import errno
 import os
