@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
-from ratebound import RateLimited
+from ratebound import AsyncMemoryStorage, RateLimited
 from ratebound.client import AsyncPacer, Pacer
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock
+from tests.waiting import virtual
 
 URL = "https://api.example.com/v1/things?token=secret"
 
@@ -94,3 +95,20 @@ def test_a_pacer_without_limits_never_waits() -> None:
     with Pacer() as pacer, pacer.turn(URL) as turn:
         assert turn.answered(200, []).quotas == ()
         assert not turn.answered(200, []).refused
+
+
+def test_those_behind_cancelled_tasks_move_up() -> None:
+    """Places far ahead would stay empty: those behind a cancelled task have places of their own."""
+
+    async def last_of_thirty(learn: bool) -> float:
+        storage = AsyncMemoryStorage(clock=virtual.clock)
+        pacer = AsyncPacer("20/second burst 1", storage=storage, clock=virtual.seconds, learn=learn)
+        tasks = [asyncio.create_task(pacer.wait(URL)) for _ in range(60)]
+        await asyncio.sleep(0.1)
+        for task in tasks[:30]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return virtual.seconds()
+
+    assert virtual.run(last_of_thirty(learn=True)) == pytest.approx(1.6)
+    assert virtual.run(last_of_thirty(learn=False)) == pytest.approx(1.6)

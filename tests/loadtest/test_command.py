@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ratebound.cli.loadtest import _mistakes, loadtest
+from ratebound.cli.loadtest import loadtest
 from ratebound.limit import BUCKETS
 from ratebound.loadtest.arrivals import parse_arrivals
 from ratebound.loadtest.check import FAIL, PASS
@@ -187,13 +187,6 @@ def test_a_limit_that_was_not_reached_is_not_proven(limited_app: str) -> None:
     assert "was not reached: nothing was refused" in done.stdout
 
 
-def test_ctrl_c_without_a_result_is_not_the_status_of_a_failed_check(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, _mistakes():
-        raise KeyboardInterrupt
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted: there is no result\n"
-
-
 def test_a_limit_that_was_used_up_before_the_test_is_not_proven(limited_app: str) -> None:
     """The server may as well refuse everything: CI must not pass."""
     load = (f"{limited_app}/hourly", "--rate", "50/s", "--for", "200ms", "--limit", "3/hour")
@@ -273,3 +266,22 @@ def test_without_its_packages_the_command_says_what_to_install(package: str) -> 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr == f'{package} is not installed. Run: pip install "ratebound[loadtest]"\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--identity", "bearer:@{file}"), "the file {file!r} is no text in UTF-8: expected one token per line"),
+        (("--ca", "{file}"), "cannot use {file}: "),
+        (("--ca", "{file}.not"), "cannot use {file}.not: No such file or directory"),
+    ],
+    ids=["tokens", "certificates", "missing certificates"],
+)
+def test_a_file_that_cannot_be_used_is_named(options: tuple[str, str], told: str, tmp_path: Path) -> None:
+    file = tmp_path / "garbage"
+    file.write_bytes(b"\x1f\x8b\xff\x00")
+    done = command(
+        "https://127.0.0.1:9/", "--rate", "2/s", "--for", "500ms", *(text.format(file=file) for text in options)
+    )
+    assert done.exit_code == 2
+    assert told.format(file=str(file)) in done.stderr

@@ -400,8 +400,10 @@ def test_a_look_up_that_hangs_is_left_after_the_same_time(keep: Path, monkeypatc
 
 
 def test_a_token_and_a_server_that_is_not_there(keep: Path) -> None:
-    with pytest.raises(FetchError, match="refused"):
-        PolicyUrl(f"http://127.0.0.1:{free_port()}/policy.yaml", keep=keep)
+    url = f"http://127.0.0.1:{free_port()}/policy.yaml"
+    told = f"^{url}: no policy could be fetched: Connection refused. Check the address, and that its server runs$"
+    with pytest.raises(FetchError, match=told):
+        PolicyUrl(url, keep=keep)
 
 
 def test_a_copy_that_cannot_be_written_leaves_the_old_policy_in_force(

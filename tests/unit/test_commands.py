@@ -1,5 +1,6 @@
 """The `ratebound` command teaches: its help is in the order of a user's path, and every example in it is real."""
 
+import errno
 import json
 import os
 import re
@@ -17,6 +18,8 @@ from click.testing import CliRunner
 
 from ratebound.cli.all_commands import all_commands
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import errors_told
+from ratebound.errors import RateboundError, StorageError
 from ratebound.limit import ALGORITHMS
 from ratebound.policy import SCHEMA_PATH
 from ratebound.storage.urls import SCHEMES, check_storage_url
@@ -228,3 +231,87 @@ def test_a_full_disk_is_told_in_words(arguments: tuple[str, ...]) -> None:
         command = [sys.executable, "-m", "ratebound", *arguments]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (1, "cannot write the answer: No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_a_command_whose_reader_has_gone_ends_in_silence() -> None:
+    for arguments in (("policy", "schema"), ("explain", "10/second"), ("zone", "list")):
+        end, begin = os.pipe()
+        os.close(end)
+        command = [sys.executable, "-m", "ratebound", *arguments]
+        done = subprocess.run(command, stdout=begin, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        os.close(begin)
+        assert (done.returncode, done.stderr) == (1, ""), arguments
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_a_closed_stdout_is_no_other_file(tmp_path: Path) -> None:
+    """Without a null device in its place, the database would be opened as the file that everything is printed to."""
+    storage = f"sqlite:///{tmp_path}/limits.db"
+    assert run("storage", "init", storage).exit_code == 0
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(WRITES_TO_STDOUT)} blocks list --storage {storage} >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "/dev/null")
+
+
+WRITES_TO_STDOUT = """
+import atexit, os, sys
+from ratebound.cli import main
+atexit.register(lambda: print(os.readlink("/proc/self/fd/1"), file=sys.stderr))
+sys.argv[0] = "ratebound"
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "options", "status", "told"),
+    [
+        (
+            StorageError("no route"),
+            {"storage": "the storage could not be reached: "},
+            1,
+            "the storage could not be reached: no route",
+        ),
+        (RateboundError("give --key"), {}, 2, "give --key"),
+        (ValueError("no URL"), {"values": True}, 2, "no URL"),
+        (ModuleNotFoundError("redis-py is not installed"), {}, 2, "redis-py is not installed"),
+        (OSError(errno.ENOSPC, "No space left on device"), {}, 1, "cannot write the answer: No space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            {"unwritten": 2},
+            2,
+            "cannot write the answer: No space left on device",
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied", "report.html"),
+            {"unwritten": 2},
+            2,
+            "cannot use report.html: Permission denied",
+        ),
+        (KeyboardInterrupt(), {}, 130, "interrupted: there is no result"),
+    ],
+    ids=["storage", "mistake", "value", "package", "full disk", "full disk, own status", "file", "ctrl-c"],
+)
+def test_an_error_is_told_in_words_and_by_the_exit_status(
+    raised: BaseException, options: dict[str, Any], status: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended, errors_told(**options):
+        raise raised
+    assert (ended.value.code, capsys.readouterr().err) == (status, f"{told}\n")
+
+
+def test_an_error_of_the_program_itself_keeps_its_traceback() -> None:
+    for error in (ValueError("a bug"), ModuleNotFoundError("No module named 'x'", name="x")):
+        with pytest.raises(type(error)), errors_told():
+            raise error
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_report_that_cannot_be_written_is_no_verdict(tmp_path: Path) -> None:
+    """Status 1 of a replay says that too much is denied."""
+    log = tmp_path / "access.log"
+    log.write_text('10.0.0.1 - - [18/Nov/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 12 "-" "x"\n')
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "ratebound", "replay", str(log)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (2, "cannot write the answer: No space left on device\n")

@@ -1,8 +1,6 @@
-"""The commands and their options. A user's mistake goes to stderr as the message alone, with status 2."""
+"""The commands and their options."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import TextIOWrapper
 
 import click
@@ -11,9 +9,10 @@ from rich.console import Console
 from ratebound import __version__, compiled
 from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.demo import show_demo
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.explain import explain_limits
 from ratebound.cli.parameters import ALGORITHM
-from ratebound.errors import InvalidLimit, RateboundError
+from ratebound.errors import InvalidLimit
 from ratebound.limit import ALGORITHMS, Algorithm, limit_set
 from ratebound.notation import parse_limits
 
@@ -65,7 +64,7 @@ def explain(limits: str, default_algorithm: Algorithm | None) -> None:
       ratebound explain "10000/calendar-month in Europe/Berlin"
       ratebound explain 100/minute --default-algorithm fixed-window
     """
-    with _mistakes_on_stderr():
+    with errors_told():
         explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), _console())
 
 
@@ -82,26 +81,21 @@ def demo(limit: str, seconds: float | None) -> None:
       ratebound demo
       ratebound demo "5/second burst 10" --seconds 6
     """
-    with _mistakes_on_stderr():
+    with errors_told():
         limits = parse_limits(limit)
         if len(limits) != 1:
             raise InvalidLimit(f"the demo takes one limit, not {len(limits)}; use explain for several")
         show_demo(limits[0], seconds, _console())
 
 
+class _Console(Console):
+    """A console that leaves it to `errors_told` what a closed pipe means: rich would exit with status 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
 def _console() -> Console:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows '?' instead of failing
-    return Console(highlight=False, soft_wrap=False)
-
-
-@contextmanager
-def _mistakes_on_stderr() -> Iterator[None]:
-    try:
-        yield
-    except RateboundError as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(2) from None
-    except OSError as error:  # a closed pipe, a full disk
-        click.echo(f"cannot write the answer: {error.strerror or error}", err=True)
-        raise SystemExit(1) from None
+    return _Console(highlight=False, soft_wrap=False)

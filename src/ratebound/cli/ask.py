@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ratebound.cli.app import _mistakes_on_stderr
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.parameters import FILE
 from ratebound.cli.serve import service_module
 from ratebound.errors import RateboundError
@@ -173,7 +173,7 @@ def decide(method: str, path: str, headers: tuple[str, ...], as_json: bool, **gi
             described[name] = given[name]
         del given[name]
     lines: dict[str, list[str]] = {}
-    with _mistakes_on_stderr():
+    with errors_told():
         for header in headers:
             name, colon, value = header.partition(":")
             if not colon:
@@ -260,7 +260,7 @@ def over_grpc(domain: str, entries: tuple[str, ...], hits: int, as_json: bool, *
     """
     messages = service_module("ratebound.service.envoy_messages")
     client = service_module("ratebound.service.grpc_client")
-    with _mistakes_on_stderr():
+    with errors_told():
         request = messages.RateLimitRequest(domain=domain.encode(), hits_addend=hits)
         descriptor = request.descriptors.add()
         for entry in entries:
@@ -338,7 +338,7 @@ def over_resp(command: str, arguments: tuple[str, ...], as_json: bool, **given: 
     """
     hiredis = service_module("hiredis")
     words = [ALIASES.get(command.lower(), command), *arguments]
-    with _mistakes_on_stderr():
+    with errors_told():
         service = _Service(**given)
         with service.connect() as connection:
             reader = hiredis.Reader(encoding="utf-8", errors="replace")
@@ -389,7 +389,7 @@ def _show_resp(command: str, answer: Any, as_json: bool) -> None:
 
 def _call(path: str, body: dict[str, Any], as_json: bool, given: dict[str, Any]) -> None:
     """Call the HTTP API, show the answer, and exit."""
-    with _mistakes_on_stderr():
+    with errors_told():
         service = _Service(**given)
         with service.connect("http/1.1") as connection:
             client = http.client.HTTPConnection("service", timeout=service.timeout)

@@ -20,9 +20,9 @@ from ratebound import __version__
 from ratebound.cli.advice_words import doubts, limit_lines, quota_words, refusal_words, retry_words, style_words
 from ratebound.cli.app import _console
 from ratebound.cli.exchange import Exchanged, NoAnswer, Unreachable, exchange
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.figures_page import shown
 from ratebound.cli.parameters import FILE
-from ratebound.cli.policy import _mistakes
 from ratebound.cli.words import duration, number
 from ratebound.errors import RateboundError
 from ratebound.http import Advice, Quota, read_advice
@@ -87,7 +87,7 @@ def call(
       ratebound call https://api.github.com/rate_limit
       ratebound call https://api.example.com/v1/items -H @token.txt --repeat 5
     """
-    with _mistakes():
+    with errors_told():
         request = _read_request(url, method, headers, data)
         context = _tls(request, ca)
         answers: list[tuple[Exchanged, Advice]] = []

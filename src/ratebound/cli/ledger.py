@@ -19,10 +19,10 @@ from rich.text import Text
 from ratebound.calendar_period import zone_of
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.figures_page import shown
 from ratebound.cli.ledger_page import report_page
 from ratebound.cli.parameters import FILE, LEDGER_URL
-from ratebound.cli.policy import _mistakes_and_failures
 from ratebound.errors import RateboundError
 from ratebound.ledger import Ledger
 from ratebound.ledger.periods import Period
@@ -263,7 +263,7 @@ def forget(client: str, yes: bool, url: str | None, secret_file: str | None) -> 
 @contextmanager
 def opened_ledger(url: str | None, secret_file: str | None) -> Iterator[Ledger]:
     """Open a ledger for reading. A mistake exits with status 2, and a ledger that does not answer with status 1."""
-    with _mistakes_and_failures("the ledger could not be read: "):
+    with errors_told(storage="the ledger could not be read: ", values=True):
         found = None
         try:
             given = url or os.environ.get(LEDGER_VARIABLE)

@@ -2,8 +2,7 @@
 
 import ipaddress
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -13,8 +12,8 @@ from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBar
 
 from ratebound.cli.app import _console
+from ratebound.cli.exit_status import MISTAKE, errors_told
 from ratebound.cli.parameters import FILE
-from ratebound.errors import RateboundError
 from ratebound.limit import limit_set
 from ratebound.loadtest.arrivals import Arrivals, parse_arrivals, parse_rate
 from ratebound.loadtest.assertion import parse_assertion
@@ -127,15 +126,15 @@ def loadtest(
     Requests are sent on a schedule that never waits for answers. The expected limit is that of --limit, else what the
     server's headers say. Only this machine can be tested, unless --allow-remote is given.
 
-    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage, 3 it cannot be said whether the limit was kept,
-    130 interrupted twice.
+    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage or a report that cannot be written, 3 it cannot be
+    said whether the limit was kept, 130 interrupted twice.
 
     \b
     Examples:
       ratebound loadtest http://127.0.0.1:8000/ --rate 150/s --for 30s --clients 20
       ratebound loadtest http://127.0.0.1:8000/ --rate 50/s --limit "100/minute" --html report.html
     """
-    with _mistakes():
+    with errors_told(values=True, unwritten=MISTAKE):
         load, arrivals = _load(rate, ramp, burst, parse_span(duration), seed)
         limits = limit_set(parse_limits(limit_text)) if limit_text is not None else ()
         for limit in limits:
@@ -172,22 +171,6 @@ def loadtest(
         )
         _write(report, json_file, html_file)
     sys.exit(report.exit_status)
-
-
-@contextmanager
-def _mistakes() -> Iterator[None]:
-    """Exit with status 2 and the message for wrong usage and unusable files, and with 130 after Ctrl-C."""
-    try:
-        yield
-    except (RateboundError, ValueError, ModuleNotFoundError) as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(2) from None
-    except OSError as error:
-        click.echo(f"cannot use {error.filename or 'a file'}: {error.strerror or error}", err=True)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:  # click would exit with 1, which is the status of a check that failed
-        click.echo("interrupted: there is no result", err=True)
-        raise SystemExit(130) from None
 
 
 def _load(rate: str | None, ramp: str | None, burst: str | None, duration: float, seed: int) -> tuple[str, Arrivals]:

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ratebound.cli.app import _console
+from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.parameters import FILE, STORAGE_URL
-from ratebound.cli.policy import _environ, _mistakes_and_failures
+from ratebound.cli.policy import _environ
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.state import _shared
 from ratebound.policy import Gate
@@ -55,7 +56,7 @@ def opened(
 
     `instead` is what an application with memory calls. `file` is its policy.
     """
-    with _mistakes_and_failures("the storage could not be reached: "):
+    with errors_told(storage=NO_STORAGE, values=True):
         found = None
         try:
             policy = None

@@ -3,21 +3,21 @@ limits of other systems, print the schema for editors."""
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from ratebound.cli.app import _console, _mistakes_on_stderr
+from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.parameters import FILE as FILE_NAME
 from ratebound.cli.parameters import FILE_OR_STREAM
 from ratebound.cli.policy_check import Findings, check_file, show_findings
 from ratebound.cli.policy_diff import changes_as_json, show_changes
 from ratebound.cli.policy_explain import GivenRequest, explain_request, header_pairs, show_answers, stages_of
 from ratebound.cli.policy_functions import Function, functions_from
-from ratebound.errors import RateboundError, StorageError
+from ratebound.errors import RateboundError
 from ratebound.policy import SCHEMA_PATH, Policy, PolicyError, read_policy
 from ratebound.policy.imports import SYSTEMS, import_aws, import_envoy_descriptors
 from ratebound.policy.lint.known_mistakes import MISTAKES
@@ -85,7 +85,7 @@ def check(
       ratebound policy check policy.yaml --strict --ignore address-alone
       ratebound policy check policy.yaml --workers 4 --format json
     """
-    with _mistakes():
+    with errors_told():
         for name in ignore:
             if name not in MISTAKES:
                 raise RateboundError(f"unknown warning {name!r}: expected one of {', '.join(sorted(MISTAKES))}")
@@ -117,7 +117,7 @@ def diff(old: str, new: str, strict: bool, shape: str, environ: tuple[str, ...],
       ratebound policy diff deployed.yaml policy.yaml
       ratebound policy diff https://config.example.com/policy.yaml policy.yaml --strict
     """
-    with _mistakes():
+    with errors_told():
         functions = functions_from(module)
         before, after = (_loaded(file, functions, _environ(environ)) for file in (old, new))
         changes = described_changes(before, after)
@@ -183,7 +183,7 @@ def explain(
       ratebound policy explain policy.yaml --method POST --path /auth/login --peer 203.0.113.7
       ratebound policy explain policy.yaml --path /items --user 42 --tier pro
     """
-    with _mistakes():
+    with errors_told():
         asked = GivenRequest(
             method, path, header_pairs(headers), peer, host, user, tier, _pairs("--identity", identities), body
         )
@@ -225,7 +225,7 @@ def import_(system: str, file: str, keys: tuple[str, ...], descriptors: bool, ou
       ratebound policy import nginx /etc/nginx/nginx.conf -o policy.yaml
       ratebound policy import envoy ratelimit.yaml --descriptors
     """
-    with _mistakes():
+    with errors_told():
         if keys and system != "aws":
             raise RateboundError(f"--keys is for aws, not for {system}: remove it")
         if descriptors and system != "envoy":
@@ -269,7 +269,7 @@ def schema(output: str | None, force: bool) -> None:
       ratebound policy schema --output ratebound.schema.json
       ratebound policy schema -o ratebound.schema.json --force
     """
-    with _mistakes():
+    with errors_told():
         text = SCHEMA_PATH.read_text("utf-8")
         if output is None:
             click.echo(text, nl=False)
@@ -320,33 +320,3 @@ def _write(output: str, text: str, *, force: bool) -> None:
     if path.exists() and not force:
         raise RateboundError(f"{output} already exists: choose another name, or use --force")
     path.write_text(text, "utf-8")
-
-
-@contextmanager
-def _mistakes() -> Iterator[None]:
-    """Print a user's mistake, or a missing package, as the message alone."""
-    with _mistakes_on_stderr():
-        try:
-            yield
-        except ModuleNotFoundError as error:
-            if error.name is not None:
-                raise
-            raise RateboundError(str(error)) from None
-
-
-@contextmanager
-def _mistakes_and_failures(what: str = "") -> Iterator[None]:
-    """Answer errors of one command: a mistake exits with status 2, and a storage that fails with status 1.
-
-    `what` is the beginning of the message for a storage that fails.
-    """
-    with _mistakes():
-        try:
-            yield
-        except StorageError as error:
-            click.echo(f"{what}{error}", err=True)
-            raise SystemExit(1) from None
-        except RateboundError:
-            raise
-        except (TypeError, ValueError) as error:
-            raise RateboundError(str(error)) from None

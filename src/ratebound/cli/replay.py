@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ratebound.cli.app import _console
+from ratebound.cli.exit_status import MISTAKE, errors_told
 from ratebound.cli.figures_page import shown
 from ratebound.cli.parameters import FILE_OR_STREAM
-from ratebound.cli.policy import ENVIRON, FUNCTIONS, _environ, _mistakes
+from ratebound.cli.policy import ENVIRON, FUNCTIONS, _environ
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.replay_page import replay_page
 from ratebound.errors import RateboundError
@@ -28,8 +29,6 @@ from ratebound.replay.report_html import report_html
 from ratebound.replay.suggested_policy import policy_text
 from ratebound.replay.whole_log import replay_log
 from ratebound.share import read_share
-
-INTERRUPTED = 130  # as shells have it for Ctrl-C; 1 would mean that too much is denied
 
 
 @click.command(short_help="Replay an access log by a policy, or find limits that fit.")
@@ -102,8 +101,8 @@ def replay(
     Shows who would have been denied, when, and by which rule. With --against, compares two policies. Without a policy,
     suggests limits. LOG is a file, plain or compressed (gzip, bzip2, xz), or - for the standard input.
 
-    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage
-    and for a log without requests, or 130 after Ctrl-C.
+    Exit status: 0, or 1 if more is denied than --fail-if-denied allows, or 2 for wrong usage, for a log without
+    requests and for a report that cannot be written, or 130 after Ctrl-C.
 
     \b
     Examples:
@@ -111,7 +110,7 @@ def replay(
       ratebound replay access.log --policy new.yaml --against deployed.yaml
       ratebound replay access.log --write-policy suggested.yaml
     """
-    with _mistakes():
+    with errors_told(unwritten=MISTAKE):
         most = None if fail_if_denied is None else _share(fail_if_denied)
         named = _fields(headers)
         if policy_file is None and (against is not None or most is not None):
@@ -131,12 +130,8 @@ def replay(
             peaks=PeakTable() if suggests else None,
             skip_refused=skip_429,
         )
-        try:
-            with _progress(reader, quiet=quiet) as show:
-                replay_log(reader, played, spread=not no_spread, on_batch=show)
-        except KeyboardInterrupt:
-            click.echo("stopped before the end of the log: nothing is reported", err=True)
-            sys.exit(INTERRUPTED)
+        with _progress(reader, quiet=quiet) as show:
+            replay_log(reader, played, spread=not no_spread, on_batch=show)
         if not played.requests:
             raise RateboundError(_no_requests(reader, skipped=played.refused if skip_429 else 0))
         report = make_report(

@@ -13,9 +13,10 @@ from rich.table import Table
 
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.parameters import ALGORITHM, FILE, STORAGE_URL
-from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ, _mistakes_and_failures
+from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
@@ -275,7 +276,7 @@ def _client(
     module: str | None,
 ) -> Iterator[_Client]:
     """Open the storage for one command. A mistake exits with status 2, and a storage that fails with status 1."""
-    with _mistakes_and_failures("the storage could not be reached: "):
+    with errors_told(storage=NO_STORAGE, values=True):
         if (limits is None) == (file is None):
             raise RateboundError("expected either --limits, for the key of a limiter, or --policy, for an identity")
         if file is not None:

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
+from ratebound.cli.exit_status import errors_told
 from ratebound.cli.parameters import STORAGE_URL
-from ratebound.cli.policy import FORMAT, _mistakes_and_failures
+from ratebound.cli.policy import FORMAT
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError
 from ratebound.storage.secrecy import hidden, split_url
@@ -111,7 +112,7 @@ def show(url: str, shape: str) -> None:
 @contextmanager
 def _opened(url: str) -> Iterator[None]:
     """Answer errors of one command: a mistake exits with status 2, and a storage that fails with status 1."""
-    with _mistakes_and_failures():
+    with errors_told(values=True):
         if not url:
             raise RateboundError("which storage? Give its URL, postgresql://host/database, or set RATEBOUND_STORAGE")
         if split_url(url).scheme not in SCHEMES:

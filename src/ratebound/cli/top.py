@@ -16,9 +16,9 @@ from rich.live import Live
 
 from ratebound.cli.app import _console
 from ratebound.cli.exchange import Unreachable, exchange
+from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.figures_page import figures_page
 from ratebound.cli.parameters import FILE, STORAGE_URL
-from ratebound.cli.policy import _mistakes
 from ratebound.cli.state import _shared
 from ratebound.errors import RateboundError, StorageError
 from ratebound.flow import run
@@ -66,7 +66,11 @@ def top(
       ratebound top
       ratebound top --storage redis://localhost:6379/0 --once
     """
-    with _mistakes(), _source(admin, storage, timeout, ca) as source, suppress(KeyboardInterrupt):
+    with (
+        errors_told(storage=NO_STORAGE, values=True),
+        _source(admin, storage, timeout, ca) as source,
+        suppress(KeyboardInterrupt),
+    ):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # the screen is put in order then, too
         first = source()
         if once or as_json or not _console().is_terminal:
@@ -227,16 +231,12 @@ class _StorageSource:
         return self._view.view()
 
     def _look_first(self) -> None:
-        try:
-            first = run(self._shared.reading())
-            self._view.take([], first)
-            before = {one["run"]: one["ticks"] for one in first}
-            if before:
-                time.sleep(PUBLISHED_WITHIN)
-            found = [one for one in run(self._shared.reading()) if one["ticks"] != before.get(one["run"])]
-        except StorageError as error:
-            click.echo(f"the storage could not be reached: {error}", err=True)
-            raise SystemExit(1) from None
+        first = run(self._shared.reading())
+        self._view.take([], first)
+        before = {one["run"]: one["ticks"] for one in first}
+        if before:
+            time.sleep(PUBLISHED_WITHIN)
+        found = [one for one in run(self._shared.reading()) if one["ticks"] != before.get(one["run"])]
         if not found:
             raise RateboundError(
                 "no process publishes figures in this storage. Applications do while a dashboard is mounted:"

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from ratebound.cli.app import _console
 from ratebound.cli.command_group import CommandGroup
-from ratebound.cli.policy import FORMAT, _mistakes_and_failures
+from ratebound.cli.exit_status import errors_told
+from ratebound.cli.policy import FORMAT
 from ratebound.cli.words import number
 from ratebound.storage.shared_memory.layout import MOST_SIZE
 from ratebound.storage.shared_memory.storage import read_url
@@ -52,7 +53,7 @@ def show(name: str, directory: str | None, shape: str) -> None:
       ratebound zone show api
       ratebound zone show shm://api --json
     """
-    with _mistakes_and_failures():
+    with errors_told(values=True):
         report = report_of(_named(name, directory))
         if shape == "json":
             click.echo(json.dumps(_document(report), ensure_ascii=False, indent=2))
@@ -72,7 +73,7 @@ def list_zones(directory: str | None, shape: str) -> None:
       ratebound zone list
       ratebound zone list --json
     """
-    with _mistakes_and_failures():
+    with errors_told(values=True):
         where = zone_name("any", directory).directory
         names = zones_in(where)
         if shape == "json":
@@ -97,7 +98,7 @@ def drop(name: str, directory: str | None, yes: bool) -> None:
       ratebound zone drop api
       ratebound zone drop api --yes
     """
-    with _mistakes_and_failures():
+    with errors_told(values=True):
         found = _named(name, directory)
         name = found.name
         if not os.path.lexists(found.path):

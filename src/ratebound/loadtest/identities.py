@@ -71,7 +71,11 @@ def parse_identity(text: str) -> IdentityMark:
             raise ValueError(f"the identity {kind!r} needs a name and a value: {EXAMPLES}")
         return IdentityMark(kind, name, value)
     if kind == "bearer" and rest.startswith("@"):
-        tokens = tuple(line.strip() for line in Path(rest[1:]).read_text("utf-8").splitlines() if line.strip())
+        try:
+            lines = Path(rest[1:]).read_text("utf-8").splitlines()
+        except UnicodeDecodeError:
+            raise ValueError(f"the file {rest[1:]!r} is no text in UTF-8: expected one token per line") from None
+        tokens = tuple(line.strip() for line in lines if line.strip())
         if not tokens:
             raise ValueError(f"the file {rest[1:]!r} has no tokens: expected one per line")
         return IdentityMark(kind, "", tokens)

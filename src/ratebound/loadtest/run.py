@@ -463,7 +463,11 @@ def _protocol(plan: LoadPlan) -> tuple[NewWire, NewRequest]:
 def _tls_context(plan: LoadPlan) -> ssl.SSLContext | None:
     if not any(target.origin.is_tls for target in plan.targets):
         return None
-    context = ssl.create_default_context(cafile=plan.ca_file)
+    try:
+        context = ssl.create_default_context(cafile=plan.ca_file)
+    except OSError as error:
+        error.filename = plan.ca_file  # OpenSSL does not name it
+        raise
     if plan.insecure:  # checked_servers allows it on loopback only
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -164,7 +164,9 @@ class _Fetching:
         except TimeoutError:
             self.error = FetchError("slow", f"{shown}: there was no complete answer within {self._seconds:g} s")
         except OSError as error:
-            self.error = FetchError("unreachable", f"{shown}: {error.strerror or error}")
+            reason = error.strerror or error
+            told = f"no policy could be fetched: {reason}. Check the address, and that its server runs"
+            self.error = FetchError("unreachable", f"{shown}: {told}")
         except http.client.IncompleteRead:
             self.error = FetchError("truncated", f"{shown}: {TRUNCATED}")
         except (http.client.HTTPException, ValueError) as error:
