@@ -1,11 +1,15 @@
 # `make run` shows the product, `make test` proves it. Both set up what they need in .venv, from nothing.
 PYTHON ?= python3
 BIN := .venv/bin
-# Every worker has servers of its own. Bytecode is kept: workers and the programs that tests start share it.
+# The core. Commands, the notation, a limit of requests in the process, policies as text and pacers are not compiled.
+UNCOMPILED := $(addprefix tests/unit/test_,cli.py commands.py in_flight.py notation.py pictures.py)
+UNCOMPILED += $(addprefix tests/property/test_,descriptors.py pacing.py policy_mistakes.py)
+CORE := $(filter-out $(UNCOMPILED),$(wildcard tests/unit/test_*.py tests/property/test_*.py))
 # What shared memory does in a compiled build; its files, servers and commands are the same in both
 ZONES := $(filter-out %_opening.py %_servers.py %_command.py,$(wildcard tests/shared_memory/test_*.py))
 # The service's modules that are compiled
 SERVICE := tests/service/test_http1.py tests/service/test_check.py tests/service/test_check_hostile.py tests/service/test_admin.py
+# Every worker has servers of its own. Bytecode is kept: workers and the programs that tests start share it.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 # The compiled wheel comes before the editable install, and tests/compiled fails if it is not what runs.
@@ -32,7 +36,7 @@ demo: .venv/run  ## play the same traffic through all algorithms, side by side
 test:  ## the whole suite: checks, pytest in parallel, the core again on the compiled wheel; brings the servers
 	@$(MAKE) --no-print-directory --jobs=4 servers compiled check-types check-tests check-style check-imports
 	$(PYTEST)
-	RATEBOUND_EXAMPLES=25 $(ON_COMPILED) $(PYTEST) tests/compiled tests/unit tests/contract tests/property tests/concurrency tests/waiting $(ZONES) $(SERVICE)
+	RATEBOUND_EXAMPLES=25 $(ON_COMPILED) $(PYTEST) tests/compiled $(CORE) tests/contract tests/concurrency tests/waiting $(ZONES) $(SERVICE)
 
 check: .venv/ready  ## ruff, mypy strict, the import contract, and that mypyc accepts the modules that it compiles
 	@$(MAKE) --no-print-directory --jobs=4 check-types check-compiles check-style check-imports

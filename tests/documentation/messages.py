@@ -51,7 +51,9 @@ def pattern_of(message: str) -> re.Pattern[str]:
 
 
 def is_in_source(message: str) -> bool:
-    return any(map(pattern_of(message).search, source_texts()))
+    longest = max(CONVERSION.sub("…", message).split("…"), key=len)  # most texts have not even this
+    pattern = pattern_of(message)
+    return any(pattern.search(text) for text in source_texts() if longest in text)
 
 
 def is_quoted(text: str, messages: list[str]) -> bool:
@@ -59,8 +61,9 @@ def is_quoted(text: str, messages: list[str]) -> bool:
     return any(len(message) > 3 and pattern_of(message).match(text) for message in messages)
 
 
-def first_texts(name: str) -> set[str]:
-    """Return the first text among the arguments of every call of a function or class of this name."""
+@cache
+def first_texts() -> dict[str, set[str]]:
+    """Return the first text among the arguments of every call, by the name of the function or class."""
     constants = {
         (path, ast.unparse(target)): text
         for path, tree in trees().items()
@@ -68,10 +71,11 @@ def first_texts(name: str) -> set[str]:
         if isinstance(node, ast.Assign) and (text := text_of(node.value))
         for target in node.targets
     }
-    found = set()
+    found: dict[str, set[str]] = {}
     for path, tree in trees().items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 texts = [text_of(one) or constants.get((path, ast.unparse(one))) for one in node.args[:2]]
-                found |= set([text for text in texts if text and text.strip("…: ")][:1])
+                found.setdefault(name, set()).update([text for text in texts if text and text.strip("…: ")][:1])
     return found

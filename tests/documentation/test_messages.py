@@ -59,5 +59,5 @@ def test_every_problem_type_is_on_the_page_of_errors() -> None:
 @pytest.mark.parametrize("name", [*INVALID, *HTTP])
 def test_every_message_of_an_error_is_on_the_page_of_errors(name: str) -> None:
     quoted = quoted_messages(ERRORS_PAGE)
-    found = {text for text in first_texts(name) if sum(map(str.isalpha, text)) > 6}  # not names of fields alone
+    found = {text for text in first_texts()[name] if sum(map(str.isalpha, text)) > 6}  # not names of fields alone
     assert {text for text in found if not is_quoted(text, quoted)} == set()

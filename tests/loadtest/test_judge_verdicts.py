@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ratebound.clock import SECOND
 from ratebound.http.quota import Quota
 from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.assertion import parse_assertion
@@ -94,6 +95,15 @@ def test_clients_with_less_demand_are_not_starved() -> None:
     assert unfair.starved == (3,)
     assert fairness_check(unfair, 4).outcome == FAIL
     assert fairness_check(unfair, 1).outcome == UNKNOWN
+
+
+def test_fairness_says_how_even_and_who_got_nothing_for_how_long() -> None:
+    at = [Span(second * SECOND, second * SECOND) for second in range(4)]
+    unfair = fairness_of({0: ClientSpans(at, []), 1: ClientSpans([at[1]], [at[0], *at[2:]])})
+    assert unfair.jain == pytest.approx((1 + 1 / 4) ** 2 / (2 * (1 + 1 / 16)))
+    assert (unfair.least, unfair.most, unfair.starved) == (1, 4, (1,))
+    assert (unfair.longest_client, unfair.longest_span) == (1, (1.0, 3.0))
+    assert "client 1 got nothing between 1.000 s and 3.000 s" in fairness_check(unfair, 2).examples
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Paths of one shape match the same rules, and endpoints have the names of the ledger."""
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -99,3 +100,8 @@ def test_ids_share_a_shape_and_literals_keep_theirs() -> None:
 def test_patterns_that_look_into_a_segment_leave_paths_as_they_are() -> None:
     policy = read_policy({"rules": [{"name": "one", "match": {"paths": ["/v{n}/x"]}, "limits": "1/minute"}]})
     assert PathShapes([policy]).describe("GET", "/v1/x")[1] == "/v1/x"
+
+
+@pytest.mark.parametrize("path", ["/a" * 10, "/a" * 11, "/a" * 12, "/7" * 12, "*", "users/7"])
+def test_a_path_that_is_deep_or_begins_with_no_slash_has_the_name_of_the_ledger(path: str) -> None:
+    assert PathShapes([POLICY]).describe("GET", path)[0] == endpoint_name("GET", path)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
 from ratebound.cli.all_commands import all_commands
@@ -191,23 +192,34 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     return done.stdout.split("\n")[:-1]
 
 
-def test_bash_completes_commands_options_values_and_files(program: Path) -> None:
+def test_bash_completes_commands_values_and_files(program: Path) -> None:
     assert completed(program, "po") == ["policy"]
-    assert completed(program, "policy", "s") == ["schema"]
-    assert completed(program, "policy", "check", "--st") == ["--strict"]
-    assert completed(program, "explain", "--default-algorithm", "slid") == ["sliding-log", "sliding-counter"]
     assert completed(program, "blocks", "list", "--storage", "re") == ["redis://", "rediss://"]
-    assert completed(program, "storage", "show", "post") == ["postgresql://", "postgres://"]
-    assert completed(program, "ledger", "report", "--ledger", "") == ["sqlite:///", "postgresql://"]
-    assert completed(program, "serve", "--storage", "sh") == ["shm://"]
-    assert completed(program, "switches", "set", "sh") == ["shadow"]
-    for words in (
-        ["policy", "check", "p"],
-        ["serve", "--policy", "p"],
-        ["replay", "a"],
-        ["state", "usage", "k", "--policy", "p"],
-    ):
-        assert completed(program, *words) == ["<files>"], words
+    assert completed(program, "policy", "check", "p") == ["<files>"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["policy", "s"], ["plain,schema"]),
+        (["policy", "check", "--st"], ["plain,--strict"]),
+        (["explain", "--default-algorithm", "slid"], ["plain,sliding-log", "plain,sliding-counter"]),
+        (["storage", "show", "post"], ["plain,postgresql://", "plain,postgres://"]),
+        (["ledger", "report", "--ledger", ""], ["plain,sqlite:///", "plain,postgresql://"]),
+        (["serve", "--storage", "sh"], ["plain,shm://"]),
+        (["switches", "set", "sh"], ["plain,shadow"]),
+        (["serve", "--policy", "p"], ["file,p"]),
+        (["replay", "a"], ["file,a"]),
+        (["state", "usage", "k", "--policy", "p"], ["file,p"]),
+    ],
+)
+def test_a_shell_is_offered_commands_options_values_and_files(
+    words: list[str], offered: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the program prints for the script, which the test above runs."""
+    monkeypatch.setenv("COMP_WORDS", shlex.join(["ratebound", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    assert BashComplete(APP, {}, "ratebound", "_RATEBOUND_COMPLETE").complete().splitlines() == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
