@@ -38,13 +38,15 @@ Ctrl-C ends it. Next: README.md, docs/guides/web.md, docs/guides/policy.md, and 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=os.environ.get("PORT", "8000"))
+    parser.add_argument("--port", default=os.environ.get("PORT", "8000"))
     options = parser.parse_args()
+    if not (options.port.isascii() and options.port.isdigit() and int(options.port) <= 65535):
+        raise SystemExit(f"PORT={options.port}: expected a port up to 65535")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((options.host, options.port))
-    except (OSError, OverflowError) as error:
+        listener.bind((options.host, int(options.port)))
+    except OSError as error:
         raise SystemExit(f"cannot listen on {options.host}:{options.port} ({error}); try PORT=8001 make api") from None
     host, port = listener.getsockname()
     print(LOOK.format(url=f"http://{host}:{port}"), flush=True)

@@ -81,10 +81,13 @@ def traffic(url: str) -> Iterator[None]:
 def main(folder: str) -> int:
     """Serve until a signal, with a usage ledger in this folder. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=os.environ.get("PORT", "4290"))
-    first = parser.parse_args().port
+    parser.add_argument("--port", default=os.environ.get("PORT", "4290"))
+    port = parser.parse_args().port
+    if not (port.isascii() and port.isdigit() and int(port) <= 65532):
+        raise SystemExit(f"PORT={port}: expected a port up to 65532, and the three after it are taken, too")
+    first = int(port)
     ports = [first + place if first else 0 for place in range(4)]
-    given = {name: str(port) for name, port in zip(("http", "grpc", "resp", "admin"), ports, strict=True)}
+    given = {name: str(one) for name, one in zip(("http", "grpc", "resp", "admin"), ports, strict=True)}
     given |= {"ledger": f"sqlite:///{folder}/usage.db", "ledger_clients": "name", "ledger_every": "1"}
     try:
         settings = read_settings({**given, "policy": str(HERE / "policy.yaml"), "log_level": "error"})

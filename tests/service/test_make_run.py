@@ -1,6 +1,7 @@
 """`make run`: the lines that it prints work as printed."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -109,3 +110,19 @@ def test_operators_look_and_act(printed: str) -> None:
 
 def test_every_printed_command_was_tried_here(printed: str) -> None:
     assert len(re.findall(r"(?m)^  (?:curl|\.venv|RATEBOUND)", printed)) == 15
+
+
+@pytest.mark.parametrize(
+    ("example", "port", "told"),
+    [
+        ("service/run.py", "65533", "PORT=65533: expected a port up to 65532, and the three after it are taken, too"),
+        ("service/run.py", "abc", "PORT=abc: expected a port up to 65532, and the three after it are taken, too"),
+        ("service/run.py", "", "PORT=: expected a port up to 65532, and the three after it are taken, too"),
+        ("api/serve.py", "65536", "PORT=65536: expected a port up to 65535"),
+        ("api/serve.py", "-1", "PORT=-1: expected a port up to 65535"),
+    ],
+)
+def test_a_port_that_is_none_is_named_as_it_was_given(example: str, port: str, told: str) -> None:
+    command, environ = [sys.executable, str(ROOT / "examples" / example)], {**os.environ, "PORT": port}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.strip()) == (1, told)

@@ -1,15 +1,19 @@
 """The service and the operators' commands on a file of SQLite: counts and measures outlast a restart."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from flask import Flask
 
 from ratebound import Limiter
 from ratebound.admin.storage_name import storage_name
 from ratebound.cli.blocks import blocks
 from ratebound.cli.state import state
 from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
+from ratebound.web.flask import RateLimits
 from tests.service.running_service import RunningService, running_service
 
 POLICY = """
@@ -78,3 +82,28 @@ def test_operators_read_the_name_of_the_file_and_no_secret(
     kind: type[SqliteStorage] | type[AsyncSqliteStorage],
 ) -> None:
     assert storage_name(kind.from_url("sqlite:////tmp/limits.db?secret=hush")) == "sqlite:////tmp/limits.db"
+
+
+def test_a_key_that_no_limiter_counts_is_told(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    with Limiter("5/hour", storage=url) as limiter:
+        limiter.hit("user:42")
+    where = ("--limits", "5/hour", "--storage", url)
+    assert command("state", "usage", "user:42", *where).stderr == ""
+    assert command("state", "reset", "user:42", *where).stderr == ""
+    for action in ("usage", "reset"):
+        told = command("state", action, "user:42", *where)
+        assert (told.exit_code, told.stderr.split(".")[0]) == (0, "nothing is counted for this key")
+
+
+def test_limits_in_code_are_read_by_a_policy_that_names_their_rule(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/limits.db"
+    app = Flask("site")
+    RateLimits(app, "100/minute", storage=url)
+    assert app.test_client().get("/").headers["RateLimit"].startswith('"default/minute";r=99')
+    page = Path(__file__).parents[2] / "docs" / "guides" / "quotas.md"
+    (written,) = re.findall(r'```yaml title="in-code.yaml"\n(.*?)```', page.read_text(), re.DOTALL)
+    policy = tmp_path / "in-code.yaml"
+    policy.write_text(written)
+    shown = command("state", "usage", "127.0.0.1", "--policy", str(policy), "--storage", url, "--json")
+    assert [(one["rule"], one["used"]) for one in json.loads(shown.stdout)] == [("default", 1)], shown.output

@@ -35,6 +35,12 @@ from ratebound.usage import Usage, granting
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+UNCOUNTED = (
+    "nothing is counted for this key. --limits reads the key of a Limiter. Web applications and the service count"
+    " clients by rule: give their policy with --policy. For limits in code, write a policy with the rules that the"
+    " RateLimit header names"
+)
+
 
 class _Client(Protocol):
     """A client whose states are read or changed. `storage` is where they are."""
@@ -186,8 +192,10 @@ def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
       ratebound state usage user:42 --storage redis://localhost --limits "10000/calendar-month"
     """
     with _client(key, **options) as client:
-        _show(client.usage(), shape)
+        found = client.usage()
+        _show(found, shape)
         _tell_assumptions(client)
+        _tell_uncounted(found, options)
 
 
 @state.command(short_help="Add units to a client's quotas, in their present windows.")
@@ -229,9 +237,11 @@ def reset(key: tuple[str, ...], shape: str, by: str | None, **options: Any) -> N
     """
     with _client(key, **options) as client:
         _record(client, "reset", key, _of(options).strip(), by)
+        found = client.usage()
         client.reset()
         _show(client.usage(), shape)
         _tell_assumptions(client)
+        _tell_uncounted(found, options)
 
 
 @state.command(short_help="List the slots that a client holds.")
@@ -335,6 +345,12 @@ def _show(usages: list[Usage], shape: str) -> None:
 def _tell_assumptions(client: _Client) -> None:
     for one in client.assumptions():
         click.echo(one, err=True)  # stdout has the usage alone, for programs
+
+
+def _tell_uncounted(found: list[Usage], options: Mapping[str, Any]) -> None:
+    """Say what a key is, if no limiter has used it: with another key than the application's, all is zero."""
+    if options["limits"] and not any(one.used or one.granted or one.previous or one.blocked for one in found):
+        click.echo(UNCOUNTED, err=True)
 
 
 def _document(one: Usage) -> dict[str, Any]:
