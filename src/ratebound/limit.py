@@ -471,7 +471,7 @@ def limit_set(limits: Limit | Iterable[Limit]) -> tuple[Limit, ...]:
     Raises InvalidLimit if there are none, if one is not a Limit, or if two would share a state.
     """
     scopes: dict[str, Limit] = {}
-    found: Iterable[object] = limits if isinstance(limits, Iterable) else (limits,)
+    found: Iterable[object] = limits if isinstance(limits, Iterable) and not isinstance(limits, bytes) else (limits,)
     for limit in found:
         if not isinstance(limit, Limit):
             raise InvalidLimit(f"expected a Limit or several, not {limit!r}; make one with parse_limit('100/minute')")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pymemcache.client.base import Client
 
-from ratebound import AsyncLimiter, InvalidLimit, Limiter, StorageError, parse_limit
+from ratebound import AsyncLimiter, InvalidLimit, Limit, Limiter, StorageError, parse_limit
 from ratebound.admin.storage_name import storage_name
-from ratebound.limit import Ask, Group
+from ratebound.limit import ALGORITHMS, Algorithm, Ask, Group
 from ratebound.policy import AsyncGate, Gate, PolicyError, PolicyFile, RequestView, read_policy
 from ratebound.storage import refusal_of
 from ratebound.storage.guard.guarded import GuardedStorage
@@ -55,10 +55,10 @@ def at(server: Memcached, method: str, *arguments: Any, **options: Any) -> Any:
 
 
 def fill(server: Memcached, like: bytes) -> None:
-    """Write more items of one size than the server has memory for."""
+    """Write more items of one size than the server has memory for. Their names are as long as ours."""
     with closing(Client((HOST, server.port))) as client:
         for number in range(100):
-            client.set_many({f"filler:{number}:{each}": like for each in range(500)}, noreply=True)
+            client.set_many({f"filler:{number:012}:{each:016}": like for each in range(500)}, noreply=True)
         client.version()  # all of them have arrived
 
 
@@ -194,6 +194,43 @@ def test_a_server_whose_clock_is_ahead_drops_no_item_of_a_long_quota_early() -> 
     state = b"\x01" + round((now + later) * 1_000_000).to_bytes(8, "little") * 3
     _, until = item.item_of({b"k" * 16 + b"l" * 16: state}, round(now * 1_000_000))
     assert until >= int(now) + later + item.DRIFT
+
+
+@pytest.mark.parametrize("seconds", [0.002, 0.2, 1.0])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_hosts_whose_clocks_differ_grant_together_what_one_clock_would(
+    algorithm: Algorithm, seconds: float, url: str, clock: FakeClock
+) -> None:
+    """Each turn from the host behind to the one ahead must not look like time that has passed."""
+    skew = round(seconds * 1_000_000)
+    limit = Limit(100, 10_000_000, 100, algorithm)
+    with (
+        closing(MemcachedStorage(url, clock=clock)) as behind,
+        closing(MemcachedStorage(url, clock=lambda: clock.now + skew)) as ahead,
+    ):
+        assert all(ask(storage, "a", limit, 50).allowed for storage in (ahead, behind))
+        assert not any(ask(storage, "a", limit).allowed for _ in range(40) for storage in (behind, ahead))
+        wait = ask(behind, "a", limit).retry_after_us
+        assert wait is not None
+        assert ask(ahead, "a", limit).retry_after_us == wait
+        clock.now += wait - 1
+        assert not any(ask(storage, "a", limit).allowed for storage in (behind, ahead, behind))
+        clock.now += 1
+        assert ask(behind, "a", limit).allowed
+
+
+def test_a_clock_that_is_far_ahead_does_not_become_the_clock_of_others(
+    url: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be wrong by years: nobody is denied for so long. The log tells, once."""
+    limit = parse_limit("10/minute fixed-window")
+    with (
+        closing(MemcachedStorage(url, clock=clock)) as right,
+        closing(MemcachedStorage(url, clock=lambda: clock.now + 10**15)) as wrong,
+    ):
+        ask(wrong, "a", limit, 10)
+        assert [ask(right, key, limit).at_us for key in "aab"] == [clock.now] * 3
+    assert [record.message[:51] for record in caplog.records] == ["the clock of this host is 1e+09 s behind that of an"]
 
 
 def test_an_item_of_something_else_is_an_error_that_says_so(storage: MemcachedStorage, memcached: Memcached) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ratebound import Limit
 from ratebound.limit import Group
-from ratebound.storage.memcached import item
+from ratebound.storage.memcached import item, storage
 from ratebound.storage.memcached.storage import MemcachedStorage
 from ratebound.testing import FakeClock
 from tests.databases import Memcached
@@ -28,10 +28,12 @@ def with_parts(group: Group) -> Group:
 
 
 @contextmanager
-def nothing_dropped() -> Iterator[None]:
-    """Items keep what has expired, as the dict does: in these histories clocks are set back by years."""
+def as_in_a_dict() -> Iterator[None]:
+    """Items keep what has expired, and no clock is taken for that of another host: in these histories clocks are set
+    back, by microseconds and by years."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item, "GRACE", 10**17)
+        patch.setattr(storage, "SKEW", 0)
         yield
 
 
@@ -49,7 +51,7 @@ def test_any_history_of_groups_is_answered_alike(
 ) -> None:
     clock = FakeClock(START)
     before, after = storages(memcached_pair, clock)
-    with closing(before), closing(after), nothing_dropped():
+    with closing(before), closing(after), as_in_a_dict():
         check_history(before, after, clock, pool, data, with_parts)
 
 
@@ -65,7 +67,7 @@ def test_any_history_with_quotas_is_answered_alike(
 ) -> None:
     clock = FakeClock(start)
     before, after = storages(memcached_pair, clock)
-    with closing(before), closing(after), nothing_dropped():
+    with closing(before), closing(after), as_in_a_dict():
         check_history(before, after, clock, pool + others, data, with_parts)
 
 
@@ -73,6 +75,6 @@ def test_any_history_with_quotas_is_answered_alike(
 def test_a_long_log_is_answered_alike_wherever_it_is_touched(
     most: int, memcached_pair: list[Memcached], clock: FakeClock
 ) -> None:
-    for storage in storages(memcached_pair, clock)[:1]:
-        with closing(storage):
-            check_long_log(storage, clock, 1, most)
+    for made in storages(memcached_pair, clock)[:1]:
+        with closing(made):
+            check_long_log(made, clock, 1, most)

@@ -12,7 +12,7 @@ from ratebound.outcome import Row
 from ratebound.storage.guard.fallback import LEDGER, Fallback, share_of
 from ratebound.storage.guard.guarded import AsyncGuardedStorage
 from ratebound.testing import FakeClock
-from tests.unit.faulty import DOWN, UNKNOWN, AsyncFaulty, Faulty, Make, Subject, falling_to
+from tests.unit.faulty import DOWN, FOREIGN, UNKNOWN, AsyncFaulty, Faulty, Make, Subject, falling_to
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -216,6 +216,43 @@ def test_a_write_back_that_fails_is_tried_again_only_if_nothing_was_charged(
     subject.hit("b", "5/hour")
     subject.finish_writing()
     assert subject.left("a", "5/hour") == left
+
+
+def refusing_of(subject: Subject, *keys: str, together: bool) -> None:
+    """Make the storage refuse to force these keys: all groups of a call if `together`, else these groups alone."""
+    deciding = subject.faulty.evaluate
+
+    def evaluate(groups: Sequence[Group], mode: Mode = "spend") -> list[Sequence[Row]]:
+        refused = [mode == "force" and any(key in keys for key, *_ in group) for group in groups]
+        if together and any(refused):
+            raise FOREIGN
+        answers = [FOREIGN if no else deciding([group], mode)[0] for no, group in zip(refused, groups, strict=True)]
+        if any(refused):
+            error = StorageError(str(FOREIGN), outage=False)
+            error.answers = answers
+            raise error
+        return answers  # type: ignore[return-value]
+
+    subject.faulty.evaluate = evaluate  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["the whole call", "its group"])
+def test_an_entry_that_the_storage_refuses_keeps_no_other_from_being_written(make: Make, together: bool) -> None:
+    """A row of PostgreSQL that somebody has locked, or an item of Memcached that others swap all the time."""
+    subject = make()
+    subject.open_breaker()
+    subject.storage.evaluate(many(20))
+    deciding = subject.faulty.evaluate
+    refusing_of(subject, "k7", "k9", together=together)
+    subject.come_back()
+    subject.faulty.evaluate = deciding  # type: ignore[method-assign]
+    written = [5 - subject.left(f"k{i}", "5/hour") for i in range(20)]
+    assert written == [0 if i in (7, 9) else 2 for i in range(20)]
+    assert subject.guard.breaker("").calm
+    subject.open_breaker()
+    subject.come_back()
+    assert [5 - subject.left(f"k{i}", "5/hour") for i in range(20)] == [2] * 20, "it was kept for the next time"
+    assert not len(subject.guard.fallback.debts)
 
 
 def test_the_ledger_is_bounded_and_counts_what_it_forgets() -> None:

@@ -391,3 +391,9 @@ def test_the_environment_sets_the_switch() -> None:
         for mode in ("", "off")
     ]
     assert said == ["[True, False]\n", "[True, True]\n"]
+
+
+def test_limits_in_bytes_are_named_as_they_were_given() -> None:
+    given: Any = b"5/second"
+    with pytest.raises(InvalidLimit, match="not b'5/second'"):
+        Limiter(given)

@@ -326,6 +326,7 @@ class Guard:
         debts, returned = self.fallback.debts, list(self._returned)
         left: list[tuple[tuple[str, ...], Entry, Debt]] = []
         most = BATCH if nodes_of is None else SMALL_BATCH
+        alone = 0  # entries to write one by one, because the storage refused one of them
         finished = False
         try:
             yield []
@@ -335,7 +336,9 @@ class Guard:
             while left:
                 nodes, batch = left[-1][0], []
                 groups: list[Group] = []
-                while left and left[-1][0] == nodes and len(groups) < most:
+                size = 1 if alone else most
+                while left and left[-1][0] == nodes and len(groups) < size:
+                    alone = max(alone - 1, 0)
                     _, entry, debt = left.pop()
                     group = self.fallback.owed(entry, debt.units)
                     if group and not all(self.breaker(node).closed for node in nodes):
@@ -344,10 +347,18 @@ class Guard:
                         batch.append((nodes, entry, debt))
                         groups.append(group)
                 error = (yield groups) if groups else None
+                answers = [error] * len(batch) if error is None or error.answers is None else error.answers
+                written = [g for g, answer in zip(groups, answers, strict=True) if not isinstance(answer, StorageError)]
+                unwritten = [
+                    owed
+                    for owed, answer in zip(batch, answers, strict=True)
+                    if isinstance(answer, StorageError) and (answer.undone or len(owed[1]) == 3)
+                ]
+                self._count(nodes, sum(max(cost for _, _, cost, *_ in group) for group in _charging(written)))
                 if error is None:
-                    self._count(nodes, sum(max(cost for _, _, cost, *_ in group) for group in _charging(groups)))
-                elif error.outage:
-                    left += batch if error.undone else [owed for owed in batch if len(owed[1]) == 3]
+                    continue
+                if error.outage:
+                    left += unwritten
                     while left and left[-1][0] == nodes:  # the rest of this node waits for the next write-back
                         debts.put_back(*left.pop()[1:])
                     if isinstance(error, Blameless):
@@ -355,6 +366,12 @@ class Guard:
                         continue
                     for node in nodes:
                         self._failed(node, self.breaker(node), self.breaker(node).admit(), error)
+                elif error.answers is None and len(batch) > 1:  # one of them, and it is not known which
+                    left += unwritten
+                    alone = len(unwritten)
+                else:
+                    for _, entry, debt in unwritten:
+                        debts.put_back(entry, debt)
             finished = True
         finally:
             for _, entry, debt in left:

@@ -1,7 +1,9 @@
 """The bytes of an item of Memcached: the states of all limits of one key.
 
 One item for each key makes the limits of a key one step: a compare-and-swap decides all of them or none. An item is a
-format byte, and for each state 16 bytes that name its limit, its length, and its bytes (see stored_states.py).
+format byte, and for each state 16 bytes that name its limit, its length, and its bytes (see stored_states.py). The
+first entry is no state: under a name that no limit has, it tells the instant of the last swap. Versions that do not
+know it keep it as a state that they never need.
 """
 
 import struct
@@ -15,6 +17,7 @@ from ratebound.errors import StorageError
 FORMAT: Final = 1  # the first byte of an item: another number is one that this version does not know
 DIGEST: Final = 16  # bytes that name a key, and as many that name a limit
 ENTRY: Final = struct.Struct("<16sI")
+INSTANT: Final = bytes(DIGEST)  # the name of the entry with the instant of the last swap
 EXPIRES: Final = struct.Struct("<q")  # after the format byte of a state
 SLACK: Final = 2  # seconds: Memcached counts in whole seconds, and may be one early
 MONTH: Final = 2_592_000  # seconds: a longer time is taken for an instant
@@ -43,7 +46,8 @@ def states_in(data: bytes, key: bytes) -> dict[bytes, bytes]:
         while place < end:
             limit, length = ENTRY.unpack_from(data, place)
             place += ENTRY.size
-            found[key + limit] = data[place : place + length]
+            if limit != INSTANT:
+                found[key + limit] = data[place : place + length]
             place += length
     except struct.error:
         place = -1
@@ -56,9 +60,20 @@ def states_in(data: bytes, key: bytes) -> dict[bytes, bytes]:
     return found
 
 
+def swapped_at(data: bytes) -> int:
+    """Return the instant of the last swap of an item, by the clock of the host that made it; 0 if it is not known."""
+    if data[1 : 1 + DIGEST] != INSTANT or len(data) < 1 + ENTRY.size + 1 + EXPIRES.size:
+        return 0
+    (instant,) = EXPIRES.unpack_from(data, 1 + ENTRY.size + 1)
+    return int(instant)
+
+
 def item_of(states: Mapping[bytes, bytes], now: int) -> tuple[bytes, int]:
-    """Return the bytes of an item, without states that expired long ago, and the time to live that Memcached takes."""
-    parts = [bytes((FORMAT,))]
+    """Return the bytes of an item that is swapped now, and the time to live that Memcached takes.
+
+    States that expired long ago are left out.
+    """
+    parts = [bytes((FORMAT,)), ENTRY.pack(INSTANT, 1 + EXPIRES.size), bytes((FORMAT,)), EXPIRES.pack(now)]
     latest = now
     for name, state in states.items():
         (expires,) = EXPIRES.unpack_from(state, 1)

@@ -2,10 +2,12 @@
 
 A decision reads the item of a key, runs the kernels on its states, and swaps the item if nobody has changed it since:
 two trips. If somebody has, it decides again, until its deadline. A group over several keys is decided in rounds (see
-parts.py). Instants are those of this host's clock.
+parts.py). Instants are those of this host's clock, or of another host's that is a little ahead of it: if each host went
+by its own, every turn between two hosts would look like time that has passed.
 """
 
 import asyncio
+import logging
 import random
 import threading
 import time
@@ -15,7 +17,7 @@ from copy import copy
 from functools import partial
 from typing import Literal, NamedTuple
 
-from ratebound.clock import Clock, wall_clock
+from ratebound.clock import SECOND, Clock, wall_clock
 from ratebound.errors import InvalidLimit, StorageError
 from ratebound.fork import renew_in_children
 from ratebound.limit import LOG_COUNT, Group, Limit, Mode
@@ -24,7 +26,7 @@ from ratebound.storage import parts
 from ratebound.storage.blame import Blameless, TooLate
 from ratebound.storage.memcached.address import MemcachedAddress, read_url, server_of
 from ratebound.storage.memcached.connect import ABSENT, Found, ServerConnections
-from ratebound.storage.memcached.item import DIGEST, item_of, states_in
+from ratebound.storage.memcached.item import DIGEST, item_of, states_in, swapped_at
 from ratebound.storage.memcached.key_lines import KeyLines
 from ratebound.storage.memcached.refusal import refusal
 from ratebound.storage.stored_states import StoredGroup
@@ -35,8 +37,15 @@ LONGEST_PAUSE = 0.01
 BATCH = 100  # groups that a thread decides at once for tasks
 EARLIER = 0.05  # of the deadline: so much before it the calls of threads end, for tasks
 MOST_THREADS = 2  # for the tasks that call the same servers
+SKEW = SECOND  # microseconds: a clock that is further ahead is wrong, or ours was set back
 CROWDED = "the processes that share this key changed it more often than this one could in time: use a larger ?timeout="
+WRONG_CLOCK = (
+    "the clock of this host is %.3g s behind that of another host that uses the same Memcached, or it was set back:"
+    " while their clocks differ by more than a second, limits let too much pass; use NTP on all of them"
+)
 Answer = Sequence[Row] | StorageError
+
+log = logging.getLogger("ratebound")
 
 
 class ItemJob(NamedTuple):
@@ -81,6 +90,8 @@ class MemcachedStorage:
         self.address: MemcachedAddress = read_url(url)
         self.deadline = self.address.timeout  # every call has ended by then
         self._clock: Clock = clock or wall_clock
+        self._has_warned = False  # of clocks that differ
+        self._behind = 0  # microseconds that this host's clock is known to be behind that of another
         self._servers = [ServerConnections(one, self.address.connect_timeout) for one in self.address.servers]
         self._lines: KeyLines[ItemJob] = KeyLines()
         if len(self._servers) > 1:
@@ -297,7 +308,7 @@ class MemcachedStorage:
         if all(job.mode == "peek" for job in jobs):
             if item is None:
                 item = server.read([name], until).get(name, ABSENT)
-            answers, is_repaired = _answers(jobs, states_in(item.data, key), self._clock())
+            answers, is_repaired = _answers(jobs, states_in(item.data, key), self._now(item.data))
             if not is_repaired:  # else the clock has stepped back
                 return answers
         return self._lines.run(name, jobs, until, partial(self._swapped, server, key, name, item))
@@ -316,7 +327,7 @@ class MemcachedStorage:
                         raise StorageError(CROWDED, undone=True, outage=False) from error
                     raise
             states = states_in(item.data, key)
-            now = self._clock()
+            now = self._now(item.data)
             answers, is_changed = _answers(jobs, states, now)
             if not is_changed:
                 return answers
@@ -330,6 +341,17 @@ class MemcachedStorage:
             item = None  # somebody else has changed it
             tries += 1
             self._pause(tries, until)
+
+    def _now(self, data: bytes) -> int:
+        """Return the instant at which an item is decided. From now on a clock that is a little ahead is ours, too."""
+        clock = self._clock()
+        behind = swapped_at(data) - clock
+        if self._behind < behind <= SKEW:
+            self._behind = behind
+        elif behind > SKEW and not self._has_warned:
+            self._has_warned = True
+            log.warning(WRONG_CLOCK, behind / SECOND)
+        return clock + self._behind
 
     def _pause(self, tries: int, until: float) -> None:
         """Let the others finish, for a time that differs from theirs. Raises StorageError if the time is up."""
