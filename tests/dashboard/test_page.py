@@ -142,6 +142,16 @@ def test_a_late_answer_to_an_earlier_token_changes_nothing(open_page: OpenPage, 
     expect(page.locator("#operator")).to_have_text("maria (write)")
 
 
+def test_all_rules_can_be_switched_before_the_first_figures_have_come(open_page: OpenPage, url: str) -> None:
+    page = open_page(url, failures=("401",))
+    page.route("**/api/rules", lambda _: None)
+    page.route("**/api/live*", lambda _: None)
+    page.get_by_label("Token").fill(WRITE)
+    page.keyboard.press("Enter")
+    page.get_by_role("group", name="State of All rules").get_by_role("button", name="Off").click()
+    expect(page.get_by_role("button", name="Switch all off")).to_be_visible()
+
+
 def test_the_read_role_sees_figures_and_no_controls(open_page: OpenPage, url: str) -> None:
     page = open_page(link(url, READ))
     expect(page.get_by_role("table", name="Rules")).to_contain_text("webhooks")

@@ -32,7 +32,7 @@ def test_the_errors_of_a_wire_format_are_in_the_source(page: str) -> None:
 
 @pytest.mark.parametrize(("page", "name"), [(GRPC, "GrpcError"), (GRPC, "status_only"), (RESP, "_Wrong")])
 def test_every_error_of_a_wire_format_is_on_its_page(page: str, name: str) -> None:
-    found = {text for text in first_texts(name) if sum(map(str.isalpha, text)) > 6}
+    found = {text for text in first_texts()[name] if sum(map(str.isalpha, text)) > 6}
     assert {text for text in found if not is_quoted(text, quoted_messages(page))} == set()
 
 

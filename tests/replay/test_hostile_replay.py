@@ -175,7 +175,7 @@ def test_an_interrupted_replay_does_not_exit_like_one_that_denies_too_much(tmp_p
             process.kill()
         assert process.returncode == 130
         assert process.stderr is not None
-        assert process.stderr.read().startswith(b"stopped")
+        assert process.stderr.read().startswith(b"interrupted")
 
 
 def test_a_rule_for_a_host_says_that_the_log_has_no_hosts(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from random import random
 from typing import Final
 
 from ratebound.clock import Clock, ticking
-from ratebound.compiling import i64
+from ratebound.compiling import COMPILED, i64
 from ratebound.decision import Decision, OneKeyDecision, OneLimitDecision, Plan, StoredRow
 from ratebound.kernels.concurrency import Slots
 from ratebound.kernels.gcra import Bucket
@@ -45,6 +45,7 @@ from ratebound.storage.workers import warn_of_many_workers
 
 Key = str | bytes
 
+MANY_TICKS: Final = 2**61  # nanoseconds, 73 years
 LONG_KEY: Final = 256  # characters: a longer key is stored as its digest, in bytes, which never equals a text key
 SAMPLE: Final = 8
 ENTRIES: Final = 16  # of a log, slots, values or strikes that weigh as much as a state
@@ -310,8 +311,11 @@ class States(QuickStates):
     def hit(self, plan: Plan, key: str, cost: int) -> Decision:
         """Spend `cost` for one key: by far the most of all calls."""
         with self._lock:
-            ticks: i64 = self._ticks()  # read under the lock: groups see time in the order they run
-            now: int = ticks // 1000 + self._anchor
+            ticks = self._ticks()  # read under the lock: groups see time in the order they run
+            if COMPILED and 0 <= ticks < MANY_TICKS:  # a machine word is divided faster
+                now: int = i64(ticks) // 1000 + self._anchor
+            else:
+                now = ticks // 1000 + self._anchor
             if now >= self._sweep_at:
                 self._sweep(now)
             limit = plan.only

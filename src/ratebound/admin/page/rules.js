@@ -39,6 +39,7 @@ export class RulesPanel {
   /** `page` has canWrite, act(button, work, words, undo) and confirm(title, words, yes). */
   constructor(page) {
     this.page = page;
+    this.forAll = { state: "on", switch: null }; // until the first answer
     this.order = [];
     this.sortedAt = -Infinity;
     this.all = new Switches(
