@@ -234,7 +234,8 @@ class RequestView:
             by_name = self._by_name = {}
             for key, value in self.headers:
                 by_name.setdefault(key, []).append(value)
-        return by_name.get(name.lower()) or []
+        lines = by_name.get(name)
+        return lines or by_name.get(name.lower()) or []  # nearly every name is in lower case already
 
     @property
     def is_scripted(self) -> bool:
