@@ -335,7 +335,7 @@ class PacerCore:
                     mirrors[len(asks)] = quota, mirror
                     asks.append((f"{quota.key} {mirror.suffix}", (mirror.limit,), min(units, mirror.limit.burst)))
         limits = [limit for _, its, _ in asks for limit in its]
-        # Whoever has no timeout need not know its turn ahead. With a short line, those behind a cancelled one move up
+        # Without a timeout a turn need not be known far ahead: in a short line, those behind a cancelled one move up.
         patience = left if not self.learn and wanted.patience is not None else min(left, horizon)
         if all(limit.algorithm in BUCKETS for limit in limits):
             return TurnPlan([(key, its, cost, patience, None) for key, its, cost in asks], mirrors)
