@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ratebound import MemoryStorage
 from ratebound.policy import AsyncGate, RequestView, Verdict, load_policy, read_policy
-from ratebound.testing import FakeClock
+from ratebound.testing import FakeClock, limiting_off
 from tests.policy.gates import EXAMPLES
 from tests.servers import Server
 
@@ -65,6 +65,84 @@ def test_a_function_that_must_be_awaited_is_left_to_decide() -> None:
     gate = AsyncGate(read_policy(text, functions={"who": who}))
     assert gate.decide_now(RequestView("GET", "/")) is None
     assert asyncio.run(gate.decide(RequestView("GET", "/"))).decision is not None
+
+
+def counted_by_function(function: Any, storage: Any = None) -> AsyncGate:
+    text = (
+        "identities: {who: {call: who}}\nrules: [{name: one, by: who, limits: 3/minute}, {name: two, limits: 9/hour}]"
+    )
+    return AsyncGate(read_policy(text, functions={"who": function}), storage=storage)
+
+
+def test_a_plain_function_that_returns_something_to_await_is_called_once() -> None:
+    calls: list[RequestView] = []
+
+    async def later() -> str:
+        return "ann"
+
+    def who(request: RequestView) -> Any:
+        calls.append(request)
+        return later()
+
+    async def main() -> None:
+        gate, asked = counted_by_function(who), RequestView("GET", "/", peer="192.0.2.1")
+        verdict = gate.decide_now(asked) or await gate.decide(asked)
+        assert [identity.key for identity in verdict.identities] == ["who:ann", "address:192.0.2.1"]
+        again = await gate.decide(RequestView("GET", "/", peer="192.0.2.1"))
+        assert [identity.value for identity in again.identities] == ["ann", "192.0.2.1"]
+
+    asyncio.run(main())
+    assert len(calls) == 2
+
+
+def test_a_request_whose_decision_was_cancelled_can_be_decided_again() -> None:
+    calls: list[RequestView] = []
+
+    async def later() -> str:
+        await asyncio.sleep(0.01)
+        return "ann"
+
+    def who(request: RequestView) -> Any:
+        calls.append(request)
+        return later()
+
+    async def main() -> None:
+        gate, asked = counted_by_function(who), RequestView("GET", "/", peer="192.0.2.1")
+        first = asyncio.create_task(gate.decide(asked))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        assert [identity.key for identity in (await gate.decide(asked)).identities] == ["who:ann", "address:192.0.2.1"]
+
+    asyncio.run(main())
+    assert len(calls) == 2
+
+
+def test_a_function_is_called_once_where_a_decision_may_pause(zone_url: str) -> None:
+    calls: list[RequestView] = []
+
+    async def main() -> None:
+        gate = counted_by_function(lambda request: calls.append(request) or "ann", zone_url)  # type: ignore[func-returns-value]
+        for _ in range(2):
+            asked = RequestView("GET", "/", peer="192.0.2.1")
+            verdict = gate.decide_now(asked) or await gate.decide(asked)
+            assert verdict.identities[0].value == "ann"
+        await gate.close()
+
+    asyncio.run(main())
+    assert len(calls) == 2
+
+
+def test_a_function_is_called_once_while_limits_are_switched_off() -> None:
+    calls: list[RequestView] = []
+
+    async def main() -> None:
+        gate, asked = counted_by_function(calls.append), RequestView("GET", "/", peer="192.0.2.1")
+        with limiting_off():
+            assert (gate.decide_now(asked) or await gate.decide(asked)).allowed
+
+    asyncio.run(main())
+    assert len(calls) == 1
 
 
 def test_shared_memory_decides_one_plain_limit_at_once(zone_url: str) -> None:

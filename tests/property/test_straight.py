@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ratebound import Limit, MemoryStorage
 from ratebound.extras import extras_of
 from ratebound.limit import MAX_COUNT
-from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Verdict
+from ratebound.policy import AsyncGate, Gate, Identity, Match, Policy, RequestView, Rule, Source, Verdict
 from ratebound.policy.model.rule import Mode
 from ratebound.testing import FakeClock
 from tests.property.strategies import limits, quotas, slot_limits
@@ -18,8 +18,34 @@ PATHS = ["/", "/a", "/A", "/a/", "/a/b", "/a%2Fb", "/a//b", "/a/../a/b", "/c", "
 PATTERNS = st.lists(st.sampled_from(["/", "/a", "/{x}", "/a/{x}", "/a/**", "/**"]), max_size=2, unique=True)
 METHODS = st.lists(st.sampled_from(["GET", "POST", "DELETE"]), max_size=2, unique=True)
 HOSTS = st.lists(st.sampled_from(["x.test", "*.test", "other.example"]), max_size=1)
+
+
+def owner_of(api_key: str) -> Identity | str | None:
+    """A verifier: it raises for one key, and knows nobody for another."""
+    if api_key == "fails":
+        raise ConnectionError(api_key)
+    return None if api_key == "nobody" else api_key if api_key == "text" else Identity("client", api_key)
+
+
+def tenant_of(request: RequestView) -> str | None:
+    return "acme" if request.host == "x.test" else None
+
+
 BY = st.sampled_from(
-    [None, "address", "user", ["user", "address"], "global", "prefix", "address + agent", ["user + agent", "address"]]
+    [
+        None,
+        "address",
+        "user",
+        ["user", "address"],
+        "global",
+        "prefix",
+        "address + agent",
+        ["user + agent", "address"],
+        ["api-key", "address"],
+        ["user", "api-key"],
+        "api-key + address",
+        [tenant_of, "api-key"],
+    ]
 )
 LIMITS = st.sampled_from(
     [
@@ -60,13 +86,17 @@ def policies(draw: st.DrawFn) -> Policy:
     try:
         return Policy(
             rules=made,
-            by=draw(st.sampled_from(["address", ("user", "address")])),
+            by=draw(st.sampled_from(["address", ("user", "address"), ("api-key", "address")])),
+            identities={"api-key": Source(header="x-api-key", verify=owner_of)},
             trusted=draw(st.sampled_from([[], ["10.0.0.0/8"]])),
             exempt=draw(st.sampled_from([[], [], [Match(paths=["/a/b"])], [Match(paths=["/a"], methods=["GET"])]])),
             switch=draw(st.sampled_from(["on", "on", "on", "shadow", "off"])),
         )
     except ValueError:  # a rule that is never reached behind a final one
-        return Policy(rules=[rule for rule in made if not rule.final] or [Rule("rule", "2/minute")])
+        return Policy(
+            rules=[rule for rule in made if not rule.final] or [Rule("rule", "2/minute")],
+            identities={"api-key": Source(header="x-api-key", verify=owner_of)},
+        )
 
 
 @st.composite
@@ -77,6 +107,8 @@ def requests(draw: st.DrawFn) -> RequestView:
         ("x-http-method-override", ["DELETE"]),
         ("origin", ["https://x.test"]),
         ("access-control-request-method", ["GET"]),
+        ("x-api-key", ["ann", "text", "nobody", "fails"]),
+        ("x-api-key", ["ann", "ben"]),  # sent twice, it identifies nobody
     ):
         if draw(st.booleans()):
             headers.append((name, draw(st.sampled_from(values))))

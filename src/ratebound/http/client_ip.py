@@ -168,10 +168,12 @@ class Proxies:
         if not self.believes:
             return self._peer(peer) if peer is None or len(peer) <= MAX_KNOWN else self._found(peer, "", ())
         text = ",".join(lines(headers, self.forwarded))
-        told = tuple([tuple(lines(headers, name)) for name in self.single]) if self.single else ()
-        if len(peer or "") + len(text) + sum([len(value) + 50 for values in told for value in values]) > MAX_KNOWN:
-            return self._found(peer, text, told)
-        return self._known(peer, text, told)
+        length = len(text) if peer is None else len(text) + len(peer)
+        told: Told = ()
+        if self.single:
+            told = tuple([tuple(lines(headers, name)) for name in self.single])
+            length += sum([len(value) + 50 for values in told for value in values])
+        return self._found(peer, text, told) if length > MAX_KNOWN else self._known(peer, text, told)
 
     def _found(self, peer: str | None, text: str, told: Told) -> ClientAddress:
         """Return the client's address.

@@ -198,11 +198,11 @@ class Headers:
             >>> Headers().pairs(Limiter("10/minute as api").hit("user:42"))
             [('RateLimit-Policy', '"api";q=10;w=60'), ('RateLimit', '"api";r=9;t=60')]
         """
-        rows = decision.rows
         if decision.allowed and self._is_usual:
             usual = usual_pairs(self._usual_plans, decision)
             if usual is not None:
                 return usual
+        rows = decision.rows
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()

@@ -236,7 +236,7 @@ class PolicyRun:
             return None
         line = self._compiled.line("late")
         matched = None if line is None else line.find(self._view(entry, path))
-        if matched is None or not matched.is_straight:
+        if matched is None or not matched.is_straight or matched.calls_functions:
             return None
         found = self._sets.get(id(matched))
         if found is None:

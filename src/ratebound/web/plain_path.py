@@ -83,7 +83,7 @@ class PlainPath:
             if view is None:
                 view = RequestView.on_demand(wire, source, method, peer, user, route)
             matched = line.find(view)
-        if not matched.is_straight:
+        if not matched.is_straight or matched.calls_functions:  # the general path would call them again
             return None
         asked = matched.known.get(peer) if user is None or not matched.by_user else None
         if asked is None:

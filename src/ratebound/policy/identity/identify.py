@@ -108,6 +108,16 @@ class IdentityKind(NamedTuple):
 Alternatives = tuple[tuple[IdentityKind, ...], ...]
 
 
+def pending_of(request: RequestView, owner: object) -> RequestIdentities | None:
+    """Return the identities of a request of which one has to be awaited; None if there is nothing to await."""
+    found = request.found
+    if isinstance(found, RequestIdentities) and found.owner is owner:
+        for answer in found.verified.values():
+            if type(answer) is PendingVerification:
+                return found
+    return None
+
+
 def take(
     kind: IdentityKind, request: RequestView, found: RequestIdentities, rule: str = ""
 ) -> Identity | PendingVerification | None:
@@ -123,12 +133,16 @@ def take(
     try:
         if kind.source in found.verified:
             answer = found.verified[kind.source]
+            if type(answer) is PendingVerification:
+                return answer
         else:
             answer = kind.look(request, found)
             if type(answer) not in PLAIN:
                 answer = unwrapped(answer)
                 if is_awaitable(answer):
-                    return PendingVerification(kind.source, answer, _asked_by(kind, rule))
+                    answer = PendingVerification(kind.source, answer, _asked_by(kind, rule))
+                    found.verified[kind.source] = answer
+                    return answer
             found.verified[kind.source] = answer
         identity = kind.pick(answer)
     except UnreadableRequest:
@@ -436,7 +450,7 @@ def of_function(kind: str, value: object) -> Identity | None:
     if identity is None or not isinstance(value, Identity) or value.kind in ("", kind):
         return identity
     own = str.__str__(value.kind) if isinstance(value.kind, str) else repr(type(value.kind))
-    return identity._replace(kind=own) if _is_usable(kind, own) else identity
+    return Identity(own, identity.value, identity.tier) if _is_usable(kind, own) else identity
 
 
 @lru_cache(maxsize=256)

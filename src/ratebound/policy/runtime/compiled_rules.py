@@ -3,6 +3,7 @@
 `CompiledStage.with_rules` adds the rules of an endpoint to a policy's without indexing those again.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,11 +42,13 @@ class CompiledRule:
 
     `order` is negative, and counted from the policy's last rule: rules that are put in front do not change it. `flat`
     is the plan that holds for every client, or None if tiers or a function choose one. `penalty` is the entry that the
-    rule names; it is part of every plan. `sources` are those of the values that its limits count.
+    rule names; it is part of every plan. `sources` are those of the values that its limits count. `calls_functions` is
+    True if functions of the application identify its clients.
     """
 
     __slots__ = (
         "by",
+        "calls_functions",
         "candidates",
         "counter_windows",
         "failure",
@@ -86,14 +89,17 @@ class CompiledRule:
         self.flat = (
             self.plans[DEFAULT] if rule.computed is None and len(self.plans) == 1 and DEFAULT in self.plans else None
         )
+        functions = [function for parts in by for kind in parts for function in kind.functions]
         self.is_straight = (
             self.flat not in (None, "deny")
             and (isinstance(self.flat, str) or all(limit.numbers.plain for limit in self.flat or ()))
             and rule.mode == "enforce"
             and isinstance(rule.cost, int)
             and not self.candidates
-            and not any(kind.functions for parts in by for kind in parts)
+            and not any(kind.is_target for parts in by for kind in parts)
+            and not any(map(inspect.iscoroutinefunction, functions))
         )
+        self.calls_functions = bool(functions)
 
     @property
     def is_by_tier(self) -> bool:

@@ -1,7 +1,8 @@
 """The fast path: requests whose rules look at nothing but path, method, host and identity.
 
 The rules that apply are found once for all requests that are alike in that, and remembered. Everything else (lists of
-clients, tiers, shadows, functions that find identities, limits or costs) is for general_path.py. Both decide alike.
+clients, tiers, shadows, functions that find limits or costs, identities to await) is for general_path.py. Both decide
+alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Final
 from ratebound.decision import Decision, Plan
 from ratebound.http.client_ip import ClientAddress
 from ratebound.limit import Ask, Limit
-from ratebound.policy.identity.identify import Alternatives, RequestIdentities, resolve
+from ratebound.policy.identity.identify import Alternatives, RequestIdentities, pending_of, resolve
 from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.path import Segments, spellings
@@ -91,7 +92,8 @@ class MatchedRules:
 
     In most policies a client that is not authenticated counts by its address, which is that of the peer unless a proxy
     is trusted. If all rules do so, `is_by_address` is True, and `known` has the whole answer for such clients, by peer.
-    `is_straight` is False if the general path must decide; it need not look for `bounds` again.
+    `is_straight` is False if the general path must decide; it need not look for `bounds` again. With `calls_functions`
+    it may have to decide after all: if a function returns something to await.
     """
 
     __slots__ = (
@@ -100,6 +102,7 @@ class MatchedRules:
         "_plan",
         "bounds",
         "by_user",
+        "calls_functions",
         "grounds",
         "is_by_address",
         "is_straight",
@@ -116,6 +119,7 @@ class MatchedRules:
         self.grounds = Grounds("limited" if asked else kind, policy, stage, rules)
         self.bounds = bounds
         self.is_straight = all(bound.is_straight for bound in bounds)
+        self.calls_functions = any(bound.calls_functions for bound in bounds)
         self._asked = asked
         self._plan = Plan(asked[0][1]) if len(asked) == 1 else None
         by_address = [(_by_address(bound.by), plan, cost) for bound, plan, cost in asked]
@@ -125,7 +129,8 @@ class MatchedRules:
         self.known: dict[str | None, Asked] = BoundedMemo()
 
     def ask(self, request: RequestView, client: ClientAddress, owner: object, *, is_peer: bool) -> Asked | None:
-        """Return what these rules ask for a request; None if an identity has to be awaited.
+        """Return what these rules ask for a request; None if an identity has to be awaited. It is noted on the request,
+        so that no function is called again.
 
         `is_peer` means that the client's address is the peer's: then the answer is remembered.
         """
@@ -139,7 +144,7 @@ class MatchedRules:
             asked = Asked(self.grounds, client, tuple(identities), tuple(asks), self._plan)
             is_short = len(request.peer or "") <= MAX_LENGTH
             return remember(self.known, request.peer, asked) if is_peer and is_short else asked
-        found = request.found = RequestIdentities(owner, client)
+        found = request.found = pending_of(request, owner) or RequestIdentities(owner, client)
         for bound, plan, cost in self._asked:
             identity = resolve(bound.by, request, found, bound.rule.name)
             if not isinstance(identity, Identity):

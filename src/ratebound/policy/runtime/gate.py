@@ -441,7 +441,7 @@ class Gate(_PolicyGate):
         """
         compiled = self._source.current()
         if stage is not None or not compiled.asks_early(request):
-            return self.decide_by(compiled, request, checked_stage(stage or "late"))
+            return self.decide_by(compiled, request, "late" if stage is None else checked_stage(stage))
         earlier = self.decide_by(compiled, request, "early")
         if not earlier.allowed:
             return earlier
@@ -1146,7 +1146,7 @@ class AsyncGate(_PolicyGate):
         """
         compiled = self._source.current()
         if stage is not None or not compiled.asks_early(request):
-            return await self.decide_by(compiled, request, checked_stage(stage or "late"))
+            return await self.decide_by(compiled, request, "late" if stage is None else checked_stage(stage))
         earlier = await self.decide_by(compiled, request, "early")
         if not earlier.allowed:
             return earlier
@@ -1160,7 +1160,8 @@ class AsyncGate(_PolicyGate):
         return verdict
 
     def decide_now(self, request: RequestView) -> Verdict | None:
-        """Decide without a pause. Return None, having changed nothing, if that is not possible: then await `decide`.
+        """Decide without a pause. Return None, having charged nothing, if that is not possible: then await `decide`
+        with the same request.
 
         Memory never pauses, unless a function of the policy has to be awaited. Shared memory pauses where more than one
         plain limit applies, or if another process holds a lock. Redis always does.
@@ -1181,6 +1182,8 @@ class AsyncGate(_PolicyGate):
         quick, states = path.quick, path.states
         if quick is None or source.switch is not None or compiled.has_early or compiled.may_queue:
             return None
+        if not switch.limiting:
+            return None
         begin = time.perf_counter() if decider.listeners else 0.0
         if states is not None:
             if states.documents is not path.unblocked:
@@ -1193,12 +1196,14 @@ class AsyncGate(_PolicyGate):
                 compiled, named = _measured(compiled, request, "late", measures)
                 if named is not None:
                     return None
-        ready = compiled.straight(request, "late")
+        line = compiled.line("late")
+        matched = None if line is None else line.find(request)
+        if matched is None or (states is None and matched.calls_functions):  # `decide` would call them again
+            return None
+        ready = compiled.straight(request, "late", matched)
         if not isinstance(ready, Asked):
             return None
         if ready.asks:
-            if not switch.limiting:
-                return None
             decision = ready.hit(quick) if states is None else ready.decide(states)
             if decision is None:
                 return None

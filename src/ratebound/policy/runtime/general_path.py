@@ -29,6 +29,7 @@ from ratebound.policy.identity.identify import (
     RequestIdentities,
     id_text,
     is_doubled,
+    pending_of,
     resolve,
     take,
 )
@@ -331,7 +332,7 @@ class CompiledPolicy:
         if switch == "off":
             return Verdict(Grounds("off", policy, stage), None)
         client = self._client(request)
-        found = request.found = RequestIdentities(self.origin, client)
+        found = request.found = pending_of(request, self.origin) or RequestIdentities(self.origin, client)
         is_overridden = False
         if matched is not None:
             applying = matched.bounds
@@ -651,6 +652,7 @@ def _keys_of(
 
 def verified(pending: PendingVerification, found: RequestIdentities) -> Generator[Step, Any, None]:
     """Note the answer of a verification. One that fails counts as None."""
+    del found.verified[pending.source]  # if this is cancelled, nobody may await the same answer again
     try:
         found.verified[pending.source] = unwrapped((yield pending.answer))
     except Exception:
