@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -86,6 +87,7 @@ class Scale(NamedTuple):
     import_rounds: int
 
 
+FIGURES = Path(__file__).with_name("figures")
 SERVED = ("redis", "overload", "fleet", "service", "dashboard", "loadtest", "client")
 
 FULL = Scale(
@@ -164,7 +166,11 @@ def main() -> int:
         _run(work, [stack.enter_context(Worker(build)) for build in builds])
     results.changed = {build: sources(build) for build in builds} != results.machine["sources"]
     show(results, Console(width=None if sys.stdout.isatty() else 160))
-    _save(results, options.output or f"benchmarks/results/{options.what}-{started:%Y%m%dT%H%M%SZ}.json", started)
+    page = markdown(results, options.what, shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]), started)
+    _save(results, page, options.output or f"benchmarks/results/{options.what}-{started:%Y%m%dT%H%M%SZ}.json", started)
+    if options.publish:
+        FIGURES.mkdir(exist_ok=True)
+        (FIGURES / f"{options.what}.md").write_text(page, encoding="utf-8")
     if options.picture and results.overloading.goodput:
         Path(options.picture).write_text(draw(results.overloading), encoding="utf-8")
     if options.picture and results.fleets.pairs:
@@ -182,6 +188,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--picture", metavar="FILE", help="where the picture of overload or of a fleet goes")
     parser.add_argument("--lines", type=int, metavar="N", help="of the log that is replayed; default 5 million")
     parser.add_argument("--output", metavar="FILE", help="where the JSON goes; the tables go beside it in Markdown")
+    parser.add_argument("--publish", action="store_true", help="write the tables to benchmarks/figures as well")
     return parser.parse_args()
 
 
@@ -433,11 +440,11 @@ def _advance(progress: Progress, task: TaskID) -> None:
     progress.refresh()
 
 
-def _save(results: Results, output: str, started: datetime) -> None:
+def _save(results: Results, page: str, output: str, started: datetime) -> None:
     path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"started": f"{started:%Y-%m-%d %H:%M} UTC", **results.as_json()}, indent=1) + "\n")
-    path.with_suffix(".md").write_text(markdown(results))
+    path.with_suffix(".md").write_text(page, encoding="utf-8")
     print(f"saved as {path} and {path.with_suffix('.md')}", file=sys.stderr)
 
 

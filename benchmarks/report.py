@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -67,6 +68,7 @@ PACKAGES = (
     "aiolimiter",
     "requests-ratelimiter",
 )
+CHANGED = "Files of Ratebound changed during the run: some figures may be of other code."
 
 
 @dataclass(slots=True)
@@ -369,11 +371,13 @@ def _added(small: Spread, large: Spread) -> list[str]:
 
 
 def heading(results: Results) -> str:
-    """Return the lines above the tables."""
+    """Return the lines above the tables. The digests tell whether a figure is of the code that one has."""
     about = results.machine
     packages = ", ".join(f"{name} {number}" for name, number in about["packages"].items())
+    digests = ", ".join(f"{build} {digest}" for build, digest in about["sources"].items())
     return (
-        f"{about['python']}, {about['cpu']}, {about['cores']} cores, load {about['load'][0]} at the start\n{packages}"
+        f"{about['python']}, {about['cpu']}, {about['cores']} cores, load {about['load'][0]} at the start.\n"
+        f"Digest of the sources: {digests}.\n{packages}."
     )
 
 
@@ -381,7 +385,7 @@ def show(results: Results, console: Console) -> None:
     """Print the results on a terminal."""
     console.print(heading(results), highlight=False)
     if results.changed:
-        console.print("Files of Ratebound changed during the run: some figures may be of other code")
+        console.print(CHANGED)
     if len(set(results.machine["sources"].values())) > 1:
         console.print("The compiled build was made from other sources than those in src. Run: make compiled")
     for sheet in sheets(results):
@@ -398,9 +402,13 @@ def _ends_case(sheet: Sheet, place: int) -> bool:
     return place + 1 < len(sheet.rows) and sheet.head[0] == "case" and sheet.rows[place + 1][0] != ""
 
 
-def markdown(results: Results) -> str:
-    """Return the results as Markdown."""
-    parts = []
+def markdown(results: Results, what: str, command: str, started: datetime) -> str:
+    """Return the results as a page of Markdown. `command` is what was run."""
+    parts = [
+        f"# Figures: {what}\n\n`{command}` on {started:%Y-%m-%d} at {started:%H:%M} UTC. {heading(results)}",
+    ]
+    if results.changed:
+        parts.append(CHANGED)
     for sheet in sheets(results):
         lines = [sheet.head, ["---"] * len(sheet.head), *sheet.rows]
         parts.append(f"**{sheet.title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
