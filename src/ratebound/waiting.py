@@ -251,29 +251,29 @@ def wait_in_line(
     ticket: Ticket,
 ) -> Flow:
     """Come to the front of the line, then try, sleep for retry_after and try again."""
-    timeout = patience.microseconds
+    left = patience.microseconds
     group = _at_once(key, limits, cost, extras)
     first = lines.enter(place, ticket, cost)
     try:
         if first:
             decision = yield from _evaluate(group)
-            deadline = decision.at + timeout
         else:
-            decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
-            deadline = decision.at + timeout
-            _refuse_if_late(decision, timeout, patience)
-            in_time = yield TicketWait(ticket, seconds(timeout))
+            asked = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
+            _refuse_if_late(asked, left, patience)
+            in_time = yield TicketWait(ticket, seconds(left))
             if not in_time:
                 # If there is room for all in front and for this one, their turn has come and they are about to go.
                 decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
                 _refuse_if_late(decision, 0, patience)
             decision = yield from _evaluate(group)
+            left = left - _passed(asked, decision) if in_time else 0
         while not decision.allowed:
-            _refuse_if_late(decision, deadline - decision.at, patience)
+            _refuse_if_late(decision, left, patience)
             if not switch.sleeping:
                 return (yield from _evaluate(group, "force"))
             yield Sleep(decision.retry_after or 0.0)
-            decision = yield from _evaluate(group)
+            before, decision = decision, (yield from _evaluate(group))
+            left -= _passed(before, decision)
         return decision
     finally:
         lines.leave(place, ticket)
@@ -293,17 +293,18 @@ def wait_for_slots(
 
     All tries name the same slots: if the answer to one was lost, the next one finds the slots that it took.
     """
-    timeout = patience.microseconds
+    left = patience.microseconds
     group = _at_once(key, limits, cost, extras)
-    deadline: int | None = None
+    before: Decision | None = None
     in_doubt = False  # the storage may hold slots of a try that it did not answer
     first = lines.enter(place, ticket, cost)
     try:
         if not first:
-            decision = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
-            deadline = decision.at + timeout
-            _refuse_if_late(decision, timeout, patience)
-            yield TicketWait(ticket, seconds(timeout))  # if it does not come in time: one try, past those who wait
+            before = yield from _after_those_in_front(group, cost, lines.in_front_of(place, ticket))
+            _refuse_if_late(before, left, patience)
+            in_time = yield TicketWait(ticket, seconds(left))
+            if not in_time:
+                left = 0  # one try, past those who wait
         slot_waiters.enter(place, ticket)
         pause = FIRST_PAUSE
         while True:
@@ -312,8 +313,8 @@ def wait_for_slots(
             in_doubt = in_doubt or decision.degraded is not None
             if decision.allowed:
                 return decision
-            deadline = decision.at + timeout if deadline is None else deadline
-            left = deadline - decision.at
+            left -= 0 if before is None else _passed(before, decision)
+            before = decision
             wait = _refuse_if_late(decision, left, patience)
             if not switch.sleeping:
                 return (yield from _evaluate(group, "force"))
@@ -369,6 +370,11 @@ def _at_once(key: str, limits: tuple[Limit, ...], cost: int, extras: Extras) -> 
 def _evaluate(group: Group, mode: Mode = "spend") -> Flow:
     answers: list[Sequence[Row]] = yield Evaluate((group,), mode)  # type: ignore[assignment]
     return Decision(group, answers[0])
+
+
+def _passed(before: Decision, decision: Decision) -> int:
+    """Return the time between two decisions; 0 if the storage's clock has stepped back. Else a wait would not end."""
+    return max(decision.at - before.at, 0)
 
 
 def _refuse_if_late(decision: Decision, left: int, patience: Patience) -> int:

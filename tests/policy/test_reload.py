@@ -109,6 +109,28 @@ def test_a_change_is_noticed_by_looking_now_and_then(path: Path, monkeypatch: py
     assert passes(gate, request(peer="192.0.2.2"), most=100) == 77
 
 
+def test_where_no_thread_can_be_started_the_old_policy_decides_and_a_later_request_tries_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    now = 1000.0
+    file = PolicyFile(path, every=2.0, clock=lambda: now)
+    gate = Gate(file)
+    path.write_text(text("77/minute"))
+    now += 2.0
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        assert passes(gate, request()) == 5
+    now += 2.0
+    decide(gate, request())
+    for thread in threading.enumerate():
+        if thread.name == "ratebound policy":
+            thread.join()
+    assert passes(gate, request(peer="192.0.2.2"), most=100) == 77
+
+
 def test_a_policy_can_be_swapped_by_a_call(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     gate = gate_of(Policy(rules=[Rule("a", "5/minute"), Rule("b", "9/minute")]), clock)
     assert passes(gate, request()) == 5

@@ -1,6 +1,7 @@
 """Expired rows are removed in the background, by one process at a time, and no row that is locked or still counts."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ import pytest
 
 from ratebound import parse_limit
 from ratebound.limit import Group
+from ratebound.storage import threads
 from ratebound.storage.postgres import transactions
 from ratebound.storage.postgres.storage import AsyncPostgresStorage, PostgresStorage
 from ratebound.testing import Blocking, FakeClock
@@ -110,6 +112,18 @@ def test_a_decision_starts_a_sweep_beside_it_from_time_to_time(
             assert time.monotonic() < ends
             storage.evaluate(groups(1, HOUR))
             time.sleep(0.01)
+
+
+def test_closing_ends_the_thread_of_the_sweeps(url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IDLE", 3600.0)
+    storage = PostgresStorage(url, clock=clock)
+    storage._calls._sweep_at = 0.0
+    before = set(threading.enumerate())
+    storage.evaluate(groups(1, HOUR))
+    (thread,) = set(threading.enumerate()) - before
+    storage.close()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_a_sweep_that_fails_is_logged_once(

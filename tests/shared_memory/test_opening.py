@@ -22,6 +22,7 @@ from ratebound.storage.shared_memory.locks import GLIBC_MUTEXES, OTHER_MUTEXES, 
 from ratebound.storage.shared_memory.storage import LOCKS, SharedMemoryStorage
 from ratebound.storage.shared_memory.zone_file import Header, drop_zone, zone_name
 from ratebound.storage.urls import check_storage_url, open_async_storage, open_storage
+from tests.mounts import in_own_mounts
 from tests.shared_memory.conftest import RunApart
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -288,21 +289,6 @@ def test_a_limit_on_the_size_of_files_is_an_error_that_names_it(directory: str) 
     said = in_child(limited)
     assert "cannot make zone 'api' of 1 MB: the system allows this process no file of that size (ulimit -f)" in said
     assert not os.listdir(directory)
-
-
-def in_own_mounts(directory: str, options: str, code: str) -> str:
-    """Run Python code with a file system of its own in `directory`. Nothing of that is left when it ends."""
-    unshare = shutil.which("unshare")
-    if unshare is None:
-        pytest.skip("unshare is not installed")
-    script = f'mount -t tmpfs -o {options} none "$1" && shift && exec "$@"'
-    command = [unshare, "--mount", "--map-root-user", "sh", "-c", script, "sh", directory, sys.executable, "-c", code]
-    if os.geteuid() == 0:
-        command.remove("--map-root-user")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    if done.returncode and "Traceback" not in done.stderr:
-        pytest.skip(f"no file system can be mounted here: {done.stderr}")
-    return done.stdout + done.stderr
 
 
 def code_that_opens(directory: str, size: int) -> str:

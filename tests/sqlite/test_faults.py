@@ -25,6 +25,7 @@ from ratebound.storage.sqlite import connect
 from ratebound.storage.sqlite.connect import APPLICATION_ID, VERSION
 from ratebound.storage.sqlite.storage import AsyncSqliteStorage, SqliteStorage
 from ratebound.testing import Blocking, FakeClock
+from tests.mounts import in_own_mounts
 from tests.servers import dying_with_us
 
 LIMIT = parse_limit("3/hour fixed-window")  # its state always takes the same room
@@ -253,6 +254,49 @@ def test_a_full_database_makes_room_by_removing_what_has_expired(path: Path, clo
     for number in range(room):
         assert storage.evaluate([group(f"new {number}")])[0][0][0]
     storage.close()
+
+
+FULL_DISK = """
+import os, sys
+from ratebound import StorageError, parse_limit
+from ratebound.storage.sqlite.storage import SqliteStorage
+
+storage = SqliteStorage("limits.db", deadline=30, synchronous="off")
+limit = (parse_limit("1000/hour fixed-window"),)
+
+def hit(number):
+    return storage.evaluate([[(f"key {number % 20}", limit, 1, None, None)]])
+
+for number in range(20):
+    hit(number)
+storage.close()  # all pages of the database are in its file now, and its log begins anew
+for number in range(20):
+    hit(number)
+other = os.open("other", os.O_WRONLY | os.O_CREAT)
+try:
+    while True:
+        os.write(other, bytes(4096))
+except OSError:
+    pass
+granted, said = 40, ""
+for number in range(200):
+    try:
+        hit(number)
+        granted += 1
+    except StorageError as error:
+        said = str(error)
+left = [storage.evaluate([[(f"key {number}", limit, 1, None, None)]], "peek")[0][0][1] for number in range(20)]
+print(granted > 150, granted == 20_000 - sum(left), "free some space" in said)
+"""
+
+
+def test_a_disk_that_others_fill_leaves_room_for_the_keys_that_are_there(tmp_path: Path) -> None:
+    """The log of the database cannot grow, so it is written into the database and begins again."""
+    (tmp_path / "disk").mkdir()
+    said = in_own_mounts(
+        str(tmp_path / "disk"), "size=2m", f"import os; os.chdir({str(tmp_path / 'disk')!r})" + FULL_DISK
+    )
+    assert said.split() == ["True", "True", "True"], said
 
 
 # Files

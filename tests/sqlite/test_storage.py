@@ -265,6 +265,30 @@ def test_a_child_that_was_forked_in_the_middle_of_a_call_is_told_so(
     assert storage.evaluate([group()])[0][0][1] == 999
 
 
+def test_threads_that_fork_at_once_give_back_only_what_they_have_closed_themselves(storage: SqliteStorage) -> None:
+    """The second one closes the files while the first one is still giving them back."""
+    writer, closed, has_forked = storage._writer, threading.Event(), threading.Event()
+
+    def fork() -> None:
+        connect._before_fork()
+        closed.set()
+        has_forked.wait(LONG)
+        connect._in_parent()
+
+    def wait() -> None:
+        closed.wait(LONG)
+
+    connect._before_fork()
+    other = threading.Thread(target=fork)
+    other.start()
+    writer.when_free = wait
+    connect._in_parent()
+    turn = writer.take_turn()
+    has_forked.set()
+    other.join(LONG)
+    assert turn is None, "the other thread is about to fork"
+
+
 # Signals
 
 

@@ -357,6 +357,25 @@ def test_a_slot_that_is_taken_while_its_release_is_written_back_stays(make: Make
     assert held(subject) == {1, 2}
 
 
+def test_a_release_whose_write_back_is_cut_short_is_repeated(make: Make) -> None:
+    """An event loop that ends cancels the call, which may have reached the storage or not."""
+    subject = make()
+    assert take(subject, 1)
+    subject.open_breaker(DOWN)
+    force(subject, 1, -1)
+    subject.guard.write_back = False
+    subject.come_back()
+    subject.guard.write_back = subject.guard._due = True
+    flow = subject.guard.begin_write_back(None)
+    assert flow is not None
+    flow.send(None)
+    flow.close()
+    assert held(subject) == {1}
+    subject.hit("b", "5/hour")
+    subject.finish_writing()
+    assert held(subject) == set()
+
+
 def test_slots_are_decided_with_the_rates_beside_them_all_or_nothing(make: Make) -> None:
     subject = make()
     rate = parse_limit("2/hour")

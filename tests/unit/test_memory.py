@@ -602,6 +602,19 @@ def test_only_a_child_that_goes_on_with_a_limiter_is_warned_and_only_once(
     assert use() == 1
 
 
+def test_a_child_that_may_start_no_thread_decides_without_a_warning(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    storage = MemoryStorage(clock=clock)
+    limiter = Limiter("5/hour", storage=storage)
+    storage.renew()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    assert limiter.hit("k").remaining == 4
+
+
 def test_a_group_of_new_keys_at_the_cap_stays_within_it(clock: FakeClock) -> None:
     storage = MemoryStorage(max_keys=3, clock=clock)
     limiter = Limiter("5/hour; 9/day; 20/week; 30/month", storage=storage)

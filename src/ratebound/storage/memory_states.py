@@ -21,6 +21,7 @@ traffic.
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from random import random
@@ -641,7 +642,8 @@ class States(QuickStates):
         self._sweep_at = now + self.sweep_period
         if self._unwarned:
             self._unwarned = False  # warn in a thread: the lock is held here, and a log handler may use a limiter
-            threading.Thread(target=warn_of_many_workers, name="ratebound warning").start()
+            with suppress(RuntimeError):  # the operating system allows no more threads, or the interpreter ends
+                threading.Thread(target=warn_of_many_workers, name="ratebound warning").start()
         for _ in range(min(len(self._turns), SWEEP_TABLES)):
             scope = self._turns[0]  # it leaves last: an exception out of a signal handler must not take its turn away
             table = self._tables.get(scope)  # None if such an exception came before the table

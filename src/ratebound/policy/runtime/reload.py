@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ class PolicyFile:
             return
         self._next = now + self.every
         if self.is_changed() and not self._lock.locked():  # else it is being read
-            threading.Thread(target=self.reload, name="ratebound policy", daemon=True).start()
+            with suppress(RuntimeError):  # too many threads: the next request after `every` tries again
+                threading.Thread(target=self.reload, name="ratebound policy", daemon=True).start()
 
     def is_changed(self) -> bool:
         """Return True if the file has changed since it was last read."""

@@ -325,6 +325,7 @@ class Guard:
         """
         debts, returned = self.fallback.debts, list(self._returned)
         left: list[tuple[tuple[str, ...], Entry, Debt]] = []
+        on_its_way: list[tuple[tuple[str, ...], Entry, Debt]] = []
         most = BATCH if nodes_of is None else SMALL_BATCH
         alone = 0  # entries to write one by one, because the storage refused one of them
         finished = False
@@ -346,7 +347,9 @@ class Guard:
                     elif group:
                         batch.append((nodes, entry, debt))
                         groups.append(group)
+                on_its_way = batch
                 error = (yield groups) if groups else None
+                on_its_way = []
                 answers = [error] * len(batch) if error is None or error.answers is None else error.answers
                 written = [g for g, answer in zip(groups, answers, strict=True) if not isinstance(answer, StorageError)]
                 unwritten = [
@@ -374,7 +377,8 @@ class Guard:
                         debts.put_back(entry, debt)
             finished = True
         finally:
-            for _, entry, debt in left:
+            # Of a call that was cut short only changes of slots may be repeated.
+            for _, entry, debt in (*left, *(owed for owed in on_its_way if len(owed[1]) == 3)):
                 debts.put_back(entry, debt)
             debts.end_writing()
             if not finished:

@@ -166,6 +166,7 @@ class PostgresStorage:
     def close(self) -> None:
         """Close all connections. The next call opens them again."""
         self._pool.forget()
+        self._threads.close()
 
     def renew(self) -> None:
         """Forget all connections, in a forked child: they belong to the parent."""

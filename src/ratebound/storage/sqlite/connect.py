@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
@@ -421,25 +422,26 @@ class SqliteFile:
 
 
 _files: "WeakSet[SqliteFile]" = WeakSet()  # of this process
-_forking: list[tuple[SqliteFile, Turn]] = []  # while a thread forks: files that it has closed, with their turns
+# Of each thread that forks now: the files that it has closed, with their turns.
+_forking: dict[int, list[tuple[SqliteFile, Turn]]] = {}
 _abandoned: list[Any] = []
 
 
 def _before_fork() -> None:
+    closed = _forking.setdefault(threading.get_ident(), [])
     for file in list(_files):
         turn = file.before_fork()
         if turn is not None:
-            _forking.append((file, turn))
+            closed.append((file, turn))
 
 
 def _in_parent() -> None:
-    while _forking:
-        file, turn = _forking.pop()
+    for file, turn in _forking.pop(threading.get_ident(), ()):
         file.give_turn_back(turn)
 
 
 def _in_child() -> None:
-    _abandoned.extend(_forking)  # a turn of the parent must not come back here
+    _abandoned.extend(_forking.values())  # a turn of the parent must not come back here
     _forking.clear()
     for file in list(_files):
         file.in_child()

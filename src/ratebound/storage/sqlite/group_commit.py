@@ -381,7 +381,9 @@ class GroupCommit:
         self._file.failed(error)
         if connection is None or getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:
             return
-        try:  # otherwise expired states would stay for as long as every call is about a new one
+        try:
+            connection.execute("PRAGMA wal_checkpoint")  # the next transaction begins the log again, which cannot grow
+            # Otherwise expired states would stay for as long as every call is about a new one.
             connection.execute("BEGIN IMMEDIATE")
             self._sweep(connection, MOST_SWEPT)
             connection.execute("COMMIT")
