@@ -45,11 +45,15 @@ async def run_async(flow: Flow[T]) -> T:
         return done.value  # type: ignore[no-any-return]
 
 
+class Paused(RuntimeError):
+    """A coroutine has paused where it must not."""
+
+
 def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that does not pause, without a task. Raises RuntimeError if it pauses."""
+    """Run a coroutine that does not pause, without a task. Raises Paused if it pauses."""
     try:
         coroutine.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     coroutine.close()
-    raise RuntimeError("a coroutine that must not pause has paused: a function of the policy returned an awaitable")
+    raise Paused("a coroutine that must not pause has paused: a function of the policy returned an awaitable")

@@ -95,6 +95,25 @@ def test_a_plain_function_that_returns_something_to_await_is_called_once() -> No
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize("early", ["", "{name: early, stage: early, limits: 1/hour; 1 concurrent},"])
+@pytest.mark.parametrize("late", ["by: who, limits: 3/minute", "by: address, limits: 3/minute, cost: {call: who}"])
+def test_a_plain_function_that_returns_a_coroutine_that_pauses_is_left_to_decide(early: str, late: str) -> None:
+    async def later() -> int:
+        await asyncio.sleep(0)
+        return 2
+
+    async def main() -> None:
+        text = f"identities: {{who: {{call: who}}}}\nrules: [{early} {{name: one, {late}}}]"
+        gate = AsyncGate(read_policy(text, functions={"who": lambda request: later()}))
+        for place in range(1 if early else 3):
+            asked = RequestView("GET", "/", peer="192.0.2.1")
+            assert gate.decide_now(asked) is None
+            verdict = await gate.decide(asked)
+            assert verdict.allowed is (place == 0 or "cost" not in late)
+
+    asyncio.run(main())
+
+
 def test_a_request_whose_decision_was_cancelled_can_be_decided_again() -> None:
     calls: list[RequestView] = []
 

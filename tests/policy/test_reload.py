@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import resource
 import threading
 import weakref
 from pathlib import Path
@@ -61,6 +62,23 @@ def test_a_fifo_is_no_policy_from_the_start(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "policy.yaml")
     with pytest.raises(PolicyError, match="expected a regular file"):
         PolicyFile(tmp_path / "policy.yaml")
+
+
+def test_a_file_that_could_not_be_opened_is_read_when_it_can_be(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = PolicyFile(path, every=0)
+    path.write_text(text("7/minute"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for _ in range(2):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            assert not file.reload()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "Too many open files" in str(file.error)
+        assert file.is_changed()
+    assert len(caplog.records) == 1, "it is told once"
+    assert file.reload()
+    assert (file.policy.rules[0].limits, file.error, file.is_changed()) == ("7/minute", None, False)
 
 
 def test_a_broken_file_leaves_the_old_policy_in_force_and_says_so(path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -88,6 +88,27 @@ def test_a_whole_url_of_another_host_does_not_release() -> None:
     assert decide(gate, request("http://in.example/x", host="other")).kind == "limited"
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(
+            "in.example,other",
+            "other, in.example:80",
+            ",in.example",
+            "u@in.example",
+            "u:p@in.example:80",
+            "in.example/x",
+        ),
+        *("in.example?x", "in.example#x", "in.example\\x", "in.example@in.example/", "other/,IN.example./"),
+    ],
+)
+def test_a_host_that_can_be_read_in_several_ways_is_bound_by_all_and_released_by_none(host: str) -> None:
+    assert kind_of(Match(hosts=("in.example",)), request(host=host)) == "limited"
+    free = Rule("free", "unlimited", match=Match(hosts=("in.example",)), final=True)
+    gate = gate_of(Policy(rules=[free, Rule("all", "9/minute", by="address")]))
+    assert decide(gate, request("/x", host=host)).kind == "limited"
+
+
 JUNK = [("x-http-method-override", f"x{n}") for n in range(20)]
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 PARTS = (

@@ -422,6 +422,24 @@ def test_little_is_kept_of_calls_without_a_token(method: bytes, status: int) -> 
     run(main())
 
 
+@pytest.mark.parametrize("has_token", [False, True])
+def test_few_heads_are_kept_of_calls_without_a_token(has_token: bool) -> None:
+    async def main() -> None:
+        peer = grpc_peer(BearerTokens([TOKEN]))
+        token = [(b"authorization", b"Bearer " + TOKEN.encode())] if has_token else []
+        fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/test.Test/Echo"), *GRPC, *token]
+        for place in range(200):
+            unlike = [(b"%x" % (10_000 * place + more), b"") for more in range(100)]
+            peer.send(headers(2 * place + 1, fields=(*fields, *unlike)))
+        held = sum(stream.head.size for stream in peer.connection._streams.values())
+        assert (held > 200 * 100 * 32) if has_token else (held < 32_000)
+        assert not peer.connection._is_closed
+        peer.send(headers(401, fields=fields) + frame(DATA, END_STREAM, 401, message(b"hello")))
+        assert answers(peer)[401][0][b"grpc-status"] == (b"0" if has_token else b"%d" % UNAUTHENTICATED)
+
+    run(main())
+
+
 def test_calls_with_a_token_may_be_long() -> None:
     async def main() -> None:
         peer = grpc_peer(BearerTokens([TOKEN]))

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -238,6 +239,21 @@ def test_the_policy_is_reloaded_in_all_workers(how: str, tmp_path: Path) -> None
         assert CLIENT.get(service.url("admin") + "/readyz").json()["ready"] is True
         eventually(lambda: told_of_policy(service) == "loaded", "a word on the new policy")
         assert service.metrics()["ratebound_service_policy_is_old"] == 0
+
+
+def test_a_worker_that_was_out_of_descriptors_reads_the_policy_when_it_has_some(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules: [{name: a, default: true, limits: 1/hour}]")
+    with running_service("--policy", str(file), "--reload", "off") as service:
+        (worker,) = service.workers()
+        before = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, before[1]))
+        file.write_text("rules: [{name: a, default: true, limits: 7/hour}]")
+        service.send(signal.SIGHUP)
+        service.wait_for("Too many open files")
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, before)
+        service.wait_for("a new policy is in force", times=2)  # by the supervisor, then by the worker
+        assert limits_of(service) == {"7/hour"}
 
 
 def told_of_policy(service: RunningService) -> str:

@@ -19,7 +19,7 @@ from django.utils.decorators import method_decorator
 from django.utils.functional import SimpleLazyObject
 from django.views import View
 
-from ratebound.policy import Policy, Rule
+from ratebound.policy import Match, Policy, Rule
 from ratebound.policy.cost import json_batch_cost
 from ratebound.web.django import aclose, close, configured_limits, limit
 from tests.servers import Server
@@ -114,6 +114,22 @@ def _slowly(number: int) -> Any:
     with pytest.raises(RuntimeError):  # it may block: not in the event loop
         asyncio.get_running_loop()
     return person(number)
+
+
+# Which host is asked for.
+
+
+@pytest.mark.parametrize(("is_believed", "passed"), [(True, 2), (False, 5)])
+def test_a_host_that_a_proxy_forwards_counts_where_django_believes_it(
+    kind: str, is_believed: bool, passed: int
+) -> None:
+    policy = Policy(rules=[Rule("api", "2/minute", match=Match(hosts=["api.example"]), by="global")])
+    with (
+        running(kind, path("a", view_for(kind)), settings=policy) as sender,
+        override_settings(USE_X_FORWARDED_HOST=is_believed),
+    ):
+        assert sender.passes("/a", 5, **{"x-forwarded-host": "api.example"}) == passed
+        assert sender.passes("/a", 5, **{"x-forwarded-host": "other.example"}) == 5
 
 
 # Who asks.

@@ -73,7 +73,9 @@ MAX_CONTINUATIONS = 16  # frames of one header block
 SKIPPED = 16  # ranges of stream ids that a peer has left out, remembered to name its error
 MAX_SETTINGS = 64  # of one frame: each may change the windows of all streams
 LARGE_HEAD = 4096  # bytes; heads of this size or less need no bound beside that of streams
-MOST_WITHOUT_TOKEN = 16 * 1024  # bytes of unfinished bodies on a connection, for a request without a token
+# Bytes of unfinished bodies on a connection, and of its heads if all were as large as this one, for a request without a
+# token.
+MOST_WITHOUT_TOKEN = 16 * 1024
 HELD_HEADS = 64  # heads of the largest size that the open requests of a connection may have together
 FORGIVEN = 1024  # streams that were reset, remembered because frames on them may be on their way
 SETTINGS_ACK = frame(SETTINGS, ACK, 0)
@@ -455,8 +457,12 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[stream_id] = _Stream(head, self._now)
         if is_last:
             self._complete(stream_id, stream, b"")
-        elif head.size > LARGE_HEAD and self._lacks_token(head):
+        elif self._is_much(head) and self._lacks_token(head):
             self._answer_early(stream_id, stream)
+
+    def _is_much(self, head: RequestHead) -> bool:
+        """Return True if a head is large, or if there are many like it. One that has a meaning is shared."""
+        return head.size > LARGE_HEAD or (head.meaning is None and head.size * len(self._streams) > MOST_WITHOUT_TOKEN)
 
     def _lacks_token(self, head: RequestHead) -> bool:
         return self._has_token is not None and not self._has_token(head)

@@ -189,6 +189,9 @@ class Worker:
             try:
                 for connections in self.connections.values():
                     connections.expire(loop.time())
+                policy = self.task.policy
+                if isinstance(policy, PolicyFile) and policy.error is not None and policy.is_changed():
+                    self.reload()  # it could not be read when the supervisor said so
                 await self._look_at_storage()
             except Exception:  # else nothing would expire any more, and nobody would notice
                 log.exception("looking after connections and the storage failed; the next look is in %g s", SWEEP)

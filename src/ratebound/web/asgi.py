@@ -114,8 +114,8 @@ def own_prefixes(app: Any) -> list[str]:
 
 
 def _host(scope: Scope) -> str:
-    hosts = [value for name, value in scope["headers"] if name.lower() == b"host"]
-    return str(hosts[0].decode("latin-1")) if hosts else ""
+    """Return the Host header; several, which some servers let through, joined by commas."""
+    return ",".join([value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"host"])
 
 
 WIRE = Wire(

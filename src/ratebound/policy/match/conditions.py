@@ -192,8 +192,7 @@ class Match:
         Args:
             request: The request.
         """
-        unclear = self.hosts and (request.path[:1] != "/" or not request.host.isascii())
-        if unclear and not all(self._matches_host(host) for host in hosts_of(request)):
+        if self.hosts and not all(self._matches_host(host) for host in hosts_of(request)):
             return False
         if not self.patterns:
             return True

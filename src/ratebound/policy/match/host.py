@@ -1,10 +1,13 @@
 """Hosts: their canonical form, and the hosts that a request may be addressed to."""
 
+import re
 import unicodedata
 
 from ratebound.policy.match.path import ABSOLUTE
 from ratebound.policy.match.request import RequestView
 
+PLAIN = re.compile(r"[A-Za-z0-9_.:\[\] \t-]*")  # a host that everybody reads alike, maybe with a port
+URL_END = re.compile(r"[/?#\\]")  # ends the authority of a URL
 MAX_HOST = 253  # characters of a name
 MAX_LABEL = 63
 DOTS = str.maketrans("\u3002\uff0e\uff61", "...")  # full stops of other scripts, which browsers treat as dots
@@ -23,12 +26,12 @@ def host_of(text: str) -> str:
 
 
 def hosts_of(request: RequestView) -> tuple[str, ...]:
-    """Return the hosts that a server may take a request to be for: the Host header, the host of an absolute target, and
-    both decoded as UTF-8 if they may have been read as latin-1."""
+    """Return the hosts that a server or an application may take a request to be for: those of all Host headers, and of
+    an absolute target. Text that is more than a host is also read as the beginning of a URL."""
     host = request.host
-    if host.isascii() and request.path[:1] == "/":
+    if PLAIN.fullmatch(host) and request.path[:1] == "/":
         return (host_of(host),)
-    texts = [host]
+    texts = host.split(",")  # adapters join several headers
     absolute = ABSOLUTE.match(request.path)
     if absolute is not None:
         texts.append(absolute.group().partition("://")[2].rpartition("@")[2])
@@ -37,7 +40,8 @@ def hosts_of(request: RequestView) -> tuple[str, ...]:
             texts.append(text.encode("latin-1").decode("utf-8"))
         except UnicodeError:
             continue
-    return tuple(dict.fromkeys(host_of(text) for text in texts))
+    texts += [URL_END.split(text, maxsplit=1)[0].rpartition("@")[2] for text in texts]
+    return tuple(dict.fromkeys(map(host_of, texts)))
 
 
 def is_host(text: str) -> bool:

@@ -15,7 +15,7 @@ from ratebound.decision import Decision
 from ratebound.duration import Duration, as_seconds
 from ratebound.errors import StorageError
 from ratebound.events import ChangeMade, Listener, Shadowed, log
-from ratebound.flow import Flow, run, run_async, run_at_once
+from ratebound.flow import Flow, Paused, run, run_async, run_at_once
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.outcome import Row
 from ratebound.policy.load.loader import read_policy
@@ -1170,8 +1170,12 @@ class AsyncGate(_PolicyGate):
             request: The request.
         """
         verdict = self._decide_straight(request)
-        if verdict is None and self._decider.at_once is not None and not self._source.compiled.may_await:
-            return run_at_once(self.decide(request))
+        compiled = self._source.compiled
+        if verdict is None and self._decider.at_once is not None and not compiled.may_await:
+            try:
+                return run_at_once(self.decide(request))
+            except Paused:  # a function that is not async has returned something to await
+                compiled.may_await = True
         return verdict
 
     def _decide_straight(self, request: RequestView) -> Verdict | None:

@@ -37,6 +37,7 @@ from ratebound.policy.match.conditions import methods_of
 from ratebound.policy.match.index import Index
 from ratebound.policy.match.request import Identity, RequestView
 from ratebound.policy.match.request_body import UnreadableRequest
+from ratebound.policy.match.request_value import RequestValue
 from ratebound.policy.model.client_list import ClientList
 from ratebound.policy.model.policy import Policy, needs_verified
 from ratebound.policy.model.rule import DEFAULT, Plan, Rule
@@ -194,11 +195,15 @@ class CompiledPolicy:
             self.may_queue = below.may_queue or may_queue([rule.rule for rule in new], ())
             self.may_hold = below.may_hold or may_hold([rule.rule for rule in new], ())
             self._functions = [*_functions_of(new), *below._functions]
-        self.may_await = any(map(inspect.iscoroutinefunction, self._functions))
         self.pressure = policy.pressure
         if self.pressure is not None:
             self.pressure.include(rule.rule.priority for rule in new if rule.rule.mode == "enforce")
         self.has_early = any(rule.rule.stage == "early" for rule in self.rules)
+        # Any function may return something to await: early rules must not have been charged before that is known.
+        self.may_await = any(
+            inspect.iscoroutinefunction(function) or (self.has_early and not isinstance(function, RequestValue))
+            for function in self._functions
+        )
         self._lines: dict[str, FastPath] = {}
         if policy.switch == "on" and self.clients.are_empty:
             for name, stage in self.stages.items():

@@ -134,7 +134,7 @@ class PolicyFile:
                 threading.Thread(target=self.reload, name="ratebound policy", daemon=True).start()
 
     def is_changed(self) -> bool:
-        """Return True if the file has changed since it was last read."""
+        """Return True if the file has changed since it was last read, or could not be read then."""
         return self._look() != self._stamp
 
     def reload(self) -> bool:
@@ -150,8 +150,12 @@ class PolicyFile:
                 known = (
                     error if isinstance(error, PolicyError) else PolicyError([Problem((), repr(error))], str(self.path))
                 )
-                self.error, self._stamp = known, stamp
-                log.error("the policy file %s cannot be used; the old policy stays in force:\n%s", self.path, known)
+                # A file that cannot be opened now may be readable soon: this process may be out of descriptors.
+                is_unread = isinstance(known.__context__, OSError)
+                is_told = is_unread and str(known) == str(self.error)
+                self.error, self._stamp = known, None if is_unread else stamp
+                if not is_told:
+                    log.error("the policy file %s cannot be used; the old policy stays in force:\n%s", self.path, known)
                 return False
             self.preparations.run(compiled)
             self.changes = log_swap(self.compiled.policy, policy)

@@ -1,7 +1,7 @@
 """A Django request as rules see it, and the functions of limits that take it."""
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -72,8 +72,24 @@ FROM_DJANGO: dict[str, Callable[[Any], Any]] = {
     "request": lambda _: _at_hand(),
     "no_user": _no_user,
 }
-WSGI = ENVIRON_WIRE._replace(**FROM_DJANGO, anonymous=1)
-ASGI = SCOPE_WIRE._replace(**FROM_DJANGO, anonymous=1)
+
+
+def _hosts_of_environ(environ: dict[str, Any]) -> str:
+    return _with_forwarded(ENVIRON_WIRE.host(environ), [environ.get("HTTP_X_FORWARDED_HOST", "")])
+
+
+def _hosts_of_scope(scope: Any) -> str:
+    sent = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"x-forwarded-host"]
+    return _with_forwarded(SCOPE_WIRE.host(scope), sent)
+
+
+def _with_forwarded(host: str, forwarded: Iterable[str]) -> str:
+    """Return the host, and the one that a proxy has forwarded if Django believes that."""
+    return ",".join(filter(None, (host, *forwarded))) if settings.USE_X_FORWARDED_HOST else host
+
+
+WSGI = ENVIRON_WIRE._replace(**FROM_DJANGO, anonymous=1, host=_hosts_of_environ)
+ASGI = SCOPE_WIRE._replace(**FROM_DJANGO, anonymous=1, host=_hosts_of_scope)
 
 
 def request_view(request: Any) -> RequestView:
