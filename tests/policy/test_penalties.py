@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from starlette.requests import cookie_parser
 
 from ratebound import MemoryStorage
 from ratebound.limit import UNITS
@@ -483,3 +484,12 @@ def test_a_bearer_token_behind_any_space_is_the_same_client() -> None:
     strike(gate, clock, request("/login", headers=[("authorization", "Bearer ann")]))
     for header in ("Bearer ann", "bearer  ann", "Bearer\tann", "BEARER \t ann "):
         assert is_blocked(gate, request("/login", headers=[("authorization", header)]))
+
+
+def test_a_cookie_in_quotes_and_with_escapes_is_the_same_client() -> None:
+    clock = FakeClock()
+    gate = gate_of(policy({**LOGIN, "by": "session"}, identities={"session": {"verify": str}}), clock)
+    strike(gate, clock, request("/login", headers=[("cookie", "session=ann")]))
+    for cookie in ('session="ann"', 'a=b;session= "ann" ', r'session="\141nn"', r'session="\a\n\n"'):
+        assert cookie_parser(cookie)["session"] == "ann"
+        assert is_blocked(gate, request("/login", headers=[("cookie", cookie)]))

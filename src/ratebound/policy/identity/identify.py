@@ -8,9 +8,11 @@ import difflib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
+from unicodedata import decimal
 from uuid import UUID
 
 from ratebound.http.client_ip import ClientAddress, Proxies
@@ -21,9 +23,9 @@ from ratebound.policy.identity.fingerprint import fingerprint_of
 from ratebound.policy.identity.source import KIND, Source, VerifierCache, check_kind
 from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.match.path import Pattern
-from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.match.request import Identity, RequestView, cookies_in
 from ratebound.policy.match.request_body import UnreadableRequest
-from ratebound.policy.match.request_value import NAMES, TARGETS, RequestValue, cookies_in, part_of
+from ratebound.policy.match.request_value import NAMES, TARGETS, RequestValue, part_of
 from ratebound.policy.problem import Problems, nearest, shown
 
 log = logging.getLogger("ratebound")
@@ -39,7 +41,6 @@ MAX_BITS = 256  # of a number that is an identity; Python may raise for the text
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 UNIDENTIFIED = "the client counts as not identified by it"
 WHOLE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)(?:\.0*)?")  # as Python and validators of types read one
-UUID_DIGITS = re.compile("[0-9a-f]{32}")
 BEHAVIOUR = ("agent", "fingerprint")  # kinds that depend on headers that the client chooses
 AGENTS = 16  # the number of quotas among which a client can choose by its user agent
 
@@ -554,11 +555,11 @@ def target_identity(label: str, text: str) -> Identity | None:
 
 def _canonical_id(name: str) -> str:
     """Return a number or a UUID in one spelling, and any other name as it is. An application that reads the target as
-    one of these finds the same account in all its spellings: 7, 07, +7, 7.0."""
-    digits = name.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
-    if UUID_DIGITS.fullmatch(digits):
-        return digits
-    number = WHOLE_NUMBER.fullmatch(name)
+    one of these finds the same account in all its spellings: 7, 07, +7, 7.0, and with the digits of any script."""
+    with suppress(ValueError):
+        return f"{UUID(name).int:x}"  # 32 digits are the same key as a number
+    plain = name if name.isascii() else "".join([str(decimal(letter, letter)) for letter in name])
+    number = WHOLE_NUMBER.fullmatch(plain)
     if number is None:
         return name
     size = number[2].replace("_", "").lstrip("0")
