@@ -25,6 +25,12 @@ def test_spellings_of_one_name_are_one_key(name: str) -> None:
     assert passes(gate, login("ann"), login(name)) == 3
 
 
+@pytest.mark.parametrize("name", ["adm\u0131n", "ADM\u0130N", "admi\u0307n"])
+def test_letters_that_databases_take_for_an_i_are_one_key(name: str) -> None:
+    gate = gate_of(Policy(rules=[Rule("account", "3/minute", by="body.username")]))
+    assert passes(gate, login("admin"), login(name)) == 3
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

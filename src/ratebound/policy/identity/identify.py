@@ -41,6 +41,7 @@ MAX_BITS = 256  # of a number that is an identity; Python may raise for the text
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 UNIDENTIFIED = "the client counts as not identified by it"
 WHOLE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)(?:\.0*)?")  # as Python and validators of types read one
+DOTTED = ("\u0131", "i\u0307")  # `ı` in capitals and `İ` in small letters are an `I` and an `i` to some databases
 BEHAVIOUR = ("agent", "fingerprint")  # kinds that depend on headers that the client chooses
 AGENTS = 16  # the number of quotas among which a client can choose by its user agent
 
@@ -550,6 +551,8 @@ def target_identity(label: str, text: str) -> Identity | None:
     name = canonical_name(text)
     if name is None:
         raise UnreadableRequest("A value is too long, or has characters that are not allowed.")
+    for letter in DOTTED:
+        name = name.replace(letter, "i")
     return Identity(label, _canonical_id(name))
 
 
