@@ -460,19 +460,24 @@ TWICE = {  # by, its source, the credential once and twice
     "bearer": ("bearer", {"verify": str}, [("authorization", "Bearer ann")]),
     "claim": ("jwt:sub", {"verify": lambda token: {"sub": token}}, [("authorization", "Bearer ann")]),
     "proxy": ("tenant", {"proxy": True}, [("x-tenant", "ann")]),
+    "too long": ("session", {"verify": lambda session: session.rstrip("~")}, [("cookie", f"session=ann{'~' * 9000}")]),
 }
 
 
 @pytest.mark.parametrize(("by", "source", "sent"), TWICE.values(), ids=list(TWICE))
-def test_whoever_sends_a_credential_twice_does_not_escape_a_block(
+def test_whoever_sends_a_credential_twice_or_too_long_does_not_escape_a_block(
     by: str, source: dict[str, Any], sent: list[tuple[str, str]]
 ) -> None:
     known = {"identities": {by.partition(":")[0]: source}, "trusted": ["192.0.2.1"]}
-    twice = request("/login", headers=sent if "=ann;" in sent[0][1] else [*sent, *sent])
+    twice = request("/login", headers=sent if "=ann;" in sent[0][1] or len(sent[0][1]) > 9000 else [*sent, *sent])
     for limits in (LOGIN, {**LOGIN, "limits": "9 distinct a/hour", "distinct": {"a": "query.a"}, "penalty": ""}):
         gate = gate_of(policy({**limits, "by": by}, **known))
         verdict = decide(gate, twice)
-        assert (verdict.allowed, verdict.kind, verdict.message) == (False, "deny", "A credential occurs twice.")
+        assert (verdict.allowed, verdict.kind, verdict.message) == (
+            False,
+            "deny",
+            "A credential occurs twice, or is too long.",
+        )
         assert decide(gate, request("/login")).kind == "limited"
     plain = gate_of(policy({**LOGIN, "by": by, "penalty": ""}, **known))
     assert decide(plain, twice).kind == "limited"  # a rate counts it by address

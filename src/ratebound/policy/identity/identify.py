@@ -51,8 +51,8 @@ class RequestIdentities:
 
     `verified` holds the answers of sources, `identities` the identities by kind, `keys` the keys that lists of clients
     are searched for, `overrides` the overrides found there. `passed_early` is True between the early and late stage.
-    `doubled` names the sources whose credential is in the request twice: they identify nobody, but must not be a way
-    out of a block.
+    `doubled` names the sources whose credential is in the request twice, or is too long: they identify nobody, but must
+    not be a way out of a block.
     """
 
     __slots__ = ("client", "doubled", "identities", "keys", "overrides", "owner", "passed_early", "verified")
@@ -358,7 +358,7 @@ class IdentityKinds:
 
         def verified(request: RequestView, found: RequestIdentities) -> Any:
             value = _only(read(request), found, source_name)
-            return verify_one(value) if value and len(value) <= MAX_CLAIM else None
+            return verify_one(value) if value else None
 
         if source_name == "jwt":
             if not claim:
@@ -674,14 +674,17 @@ def _default_header(name: str) -> str:
 
 def _only(credentials: Sequence[str], found: RequestIdentities, source: str) -> str | None:
     """Return the only one of some credentials, else None. If there are two, the application may read the other one, and
-    serve another client than the one that is counted."""
-    if len(credentials) > 1:
+    serve another client than the one that is counted. It may also read one that is too long to be verified here: many
+    decoders skip what a client has added to a signature."""
+    if len(credentials) == 1 and len(credentials[0]) <= MAX_CLAIM:
+        return credentials[0]
+    if credentials:
         found.doubled = (*found.doubled, source)
-    return credentials[0] if len(credentials) == 1 else None
+    return None
 
 
 def is_doubled(kinds: Iterable[IdentityKind], found: RequestIdentities) -> bool:
-    """Return True if a credential for one of these kinds is in the request twice."""
+    """Return True if a credential for one of these kinds is in the request twice, or is too long."""
     return bool(found.doubled) and any(kind.source in found.doubled for kind in kinds)
 
 
