@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from starlette.requests import cookie_parser
 
 from ratebound import MemoryStorage
 from ratebound.limit import UNITS
@@ -459,19 +460,24 @@ TWICE = {  # by, its source, the credential once and twice
     "bearer": ("bearer", {"verify": str}, [("authorization", "Bearer ann")]),
     "claim": ("jwt:sub", {"verify": lambda token: {"sub": token}}, [("authorization", "Bearer ann")]),
     "proxy": ("tenant", {"proxy": True}, [("x-tenant", "ann")]),
+    "too long": ("session", {"verify": lambda session: session.rstrip("~")}, [("cookie", f"session=ann{'~' * 9000}")]),
 }
 
 
 @pytest.mark.parametrize(("by", "source", "sent"), TWICE.values(), ids=list(TWICE))
-def test_whoever_sends_a_credential_twice_does_not_escape_a_block(
+def test_whoever_sends_a_credential_twice_or_too_long_does_not_escape_a_block(
     by: str, source: dict[str, Any], sent: list[tuple[str, str]]
 ) -> None:
     known = {"identities": {by.partition(":")[0]: source}, "trusted": ["192.0.2.1"]}
-    twice = request("/login", headers=sent if "=ann;" in sent[0][1] else [*sent, *sent])
+    twice = request("/login", headers=sent if "=ann;" in sent[0][1] or len(sent[0][1]) > 9000 else [*sent, *sent])
     for limits in (LOGIN, {**LOGIN, "limits": "9 distinct a/hour", "distinct": {"a": "query.a"}, "penalty": ""}):
         gate = gate_of(policy({**limits, "by": by}, **known))
         verdict = decide(gate, twice)
-        assert (verdict.allowed, verdict.kind, verdict.message) == (False, "deny", "A credential occurs twice.")
+        assert (verdict.allowed, verdict.kind, verdict.message) == (
+            False,
+            "deny",
+            "A credential occurs twice, or is too long.",
+        )
         assert decide(gate, request("/login")).kind == "limited"
     plain = gate_of(policy({**LOGIN, "by": by, "penalty": ""}, **known))
     assert decide(plain, twice).kind == "limited"  # a rate counts it by address
@@ -483,3 +489,12 @@ def test_a_bearer_token_behind_any_space_is_the_same_client() -> None:
     strike(gate, clock, request("/login", headers=[("authorization", "Bearer ann")]))
     for header in ("Bearer ann", "bearer  ann", "Bearer\tann", "BEARER \t ann "):
         assert is_blocked(gate, request("/login", headers=[("authorization", header)]))
+
+
+def test_a_cookie_in_quotes_and_with_escapes_is_the_same_client() -> None:
+    clock = FakeClock()
+    gate = gate_of(policy({**LOGIN, "by": "session"}, identities={"session": {"verify": str}}), clock)
+    strike(gate, clock, request("/login", headers=[("cookie", "session=ann")]))
+    for cookie in ('session="ann"', 'a=b;session= "ann" ', r'session="\141nn"', r'session="\a\n\n"'):
+        assert cookie_parser(cookie)["session"] == "ann"
+        assert is_blocked(gate, request("/login", headers=[("cookie", cookie)]))

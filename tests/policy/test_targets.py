@@ -25,6 +25,12 @@ def test_spellings_of_one_name_are_one_key(name: str) -> None:
     assert passes(gate, login("ann"), login(name)) == 3
 
 
+@pytest.mark.parametrize("name", ["adm\u0131n", "ADM\u0130N", "admi\u0307n"])
+def test_letters_that_databases_take_for_an_i_are_one_key(name: str) -> None:
+    gate = gate_of(Policy(rules=[Rule("account", "3/minute", by="body.username")]))
+    assert passes(gate, login("admin"), login(name)) == 3
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -34,9 +40,14 @@ def test_spellings_of_one_name_are_one_key(name: str) -> None:
         ("1000", "1_000"),
         ("-7", "-07"),
         ("0", "-00"),
+        ("7", "\u0667"),
+        ("1000", "\u0967\u09660\u0660"),
+        ("7", "00000000000000000000000000000007"),
         ("12345678-1234-5678-1234-56781234567a", "1234567812345678123456781234567A"),
         ("12345678-1234-5678-1234-56781234567a", "{12345678-1234-5678-1234-56781234567a}"),
         ("12345678-1234-5678-1234-56781234567a", "urn:uuid:12345678-1234-5678-1234-56781234567a"),
+        ("12345678-1234-5678-1234-56781234567a", "12345678-123\u0664-5678-1234-56781234567a"),
+        ("0a345678-1234-5678-1234-56781234567a", "a_34567812345678123456781234567a"),
     ],
 )
 def test_spellings_of_one_number_or_uuid_are_one_key(first: str, second: str) -> None:
@@ -61,6 +72,14 @@ def test_a_path_and_a_query_are_targets_too() -> None:
     assert passes(gate, request("/search", query="q=a")) == 2
     assert decide(gate, request("/search", query="q=a", peer="192.0.2.2"))
     assert decide(gate, request("/search", query="q=b"))
+
+
+@pytest.mark.parametrize("charset", ["charset=utf-7", "charset*=utf-8''utf-7", "charset*0=utf-7"])
+def test_a_query_that_an_application_may_decode_by_another_charset_is_denied(charset: str) -> None:
+    gate = gate_of(Policy(rules=[Rule("reset", "2/minute", by="query.account")]))
+    for kind, is_allowed in (("text/plain; charset=UTF-8", True), (f"text/plain; {charset}", False)):
+        verdict = decide(gate, request("/reset", "POST", query="account=%2BAGE-nn", headers=[("content-type", kind)]))
+        assert verdict.allowed is is_allowed
 
 
 def test_two_rules_read_a_parameter_by_their_own_patterns() -> None:

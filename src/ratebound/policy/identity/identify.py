@@ -8,9 +8,11 @@ import difflib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
+from unicodedata import decimal
 from uuid import UUID
 
 from ratebound.http.client_ip import ClientAddress, Proxies
@@ -21,9 +23,9 @@ from ratebound.policy.identity.fingerprint import fingerprint_of
 from ratebound.policy.identity.source import KIND, Source, VerifierCache, check_kind
 from ratebound.policy.identity.user_name import canonical_name
 from ratebound.policy.match.path import Pattern
-from ratebound.policy.match.request import Identity, RequestView
+from ratebound.policy.match.request import Identity, RequestView, cookies_in
 from ratebound.policy.match.request_body import UnreadableRequest
-from ratebound.policy.match.request_value import NAMES, TARGETS, RequestValue, cookies_in, part_of
+from ratebound.policy.match.request_value import NAMES, TARGETS, RequestValue, part_of
 from ratebound.policy.problem import Problems, nearest, shown
 
 log = logging.getLogger("ratebound")
@@ -39,7 +41,7 @@ MAX_BITS = 256  # of a number that is an identity; Python may raise for the text
 MAX_KNOWN = 8192  # addresses whose identities are remembered
 UNIDENTIFIED = "the client counts as not identified by it"
 WHOLE_NUMBER = re.compile(r"([+-]?)([0-9][0-9_]*)(?:\.0*)?")  # as Python and validators of types read one
-UUID_DIGITS = re.compile("[0-9a-f]{32}")
+DOTTED = ("\u0131", "i\u0307")  # `ı` in capitals and `İ` in small letters are an `I` and an `i` to some databases
 BEHAVIOUR = ("agent", "fingerprint")  # kinds that depend on headers that the client chooses
 AGENTS = 16  # the number of quotas among which a client can choose by its user agent
 
@@ -49,8 +51,8 @@ class RequestIdentities:
 
     `verified` holds the answers of sources, `identities` the identities by kind, `keys` the keys that lists of clients
     are searched for, `overrides` the overrides found there. `passed_early` is True between the early and late stage.
-    `doubled` names the sources whose credential is in the request twice: they identify nobody, but must not be a way
-    out of a block.
+    `doubled` names the sources whose credential is in the request twice, or is too long: they identify nobody, but must
+    not be a way out of a block.
     """
 
     __slots__ = ("client", "doubled", "identities", "keys", "overrides", "owner", "passed_early", "verified")
@@ -356,7 +358,7 @@ class IdentityKinds:
 
         def verified(request: RequestView, found: RequestIdentities) -> Any:
             value = _only(read(request), found, source_name)
-            return verify_one(value) if value and len(value) <= MAX_CLAIM else None
+            return verify_one(value) if value else None
 
         if source_name == "jwt":
             if not claim:
@@ -549,16 +551,18 @@ def target_identity(label: str, text: str) -> Identity | None:
     name = canonical_name(text)
     if name is None:
         raise UnreadableRequest("A value is too long, or has characters that are not allowed.")
+    for letter in DOTTED:
+        name = name.replace(letter, "i")
     return Identity(label, _canonical_id(name))
 
 
 def _canonical_id(name: str) -> str:
     """Return a number or a UUID in one spelling, and any other name as it is. An application that reads the target as
-    one of these finds the same account in all its spellings: 7, 07, +7, 7.0."""
-    digits = name.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
-    if UUID_DIGITS.fullmatch(digits):
-        return digits
-    number = WHOLE_NUMBER.fullmatch(name)
+    one of these finds the same account in all its spellings: 7, 07, +7, 7.0, and with the digits of any script."""
+    with suppress(ValueError):
+        return f"{UUID(name).int:x}"  # 32 digits are the same key as a number
+    plain = name if name.isascii() else "".join([str(decimal(letter, letter)) for letter in name])
+    number = WHOLE_NUMBER.fullmatch(plain)
     if number is None:
         return name
     size = number[2].replace("_", "").lstrip("0")
@@ -670,14 +674,17 @@ def _default_header(name: str) -> str:
 
 def _only(credentials: Sequence[str], found: RequestIdentities, source: str) -> str | None:
     """Return the only one of some credentials, else None. If there are two, the application may read the other one, and
-    serve another client than the one that is counted."""
-    if len(credentials) > 1:
+    serve another client than the one that is counted. It may also read one that is too long to be verified here: many
+    decoders skip what a client has added to a signature."""
+    if len(credentials) == 1 and len(credentials[0]) <= MAX_CLAIM:
+        return credentials[0]
+    if credentials:
         found.doubled = (*found.doubled, source)
-    return credentials[0] if len(credentials) == 1 else None
+    return None
 
 
 def is_doubled(kinds: Iterable[IdentityKind], found: RequestIdentities) -> bool:
-    """Return True if a credential for one of these kinds is in the request twice."""
+    """Return True if a credential for one of these kinds is in the request twice, or is too long."""
     return bool(found.doubled) and any(kind.source in found.doubled for kind in kinds)
 
 

@@ -1,11 +1,14 @@
 """The view of a request that adapters create for rules, identities and rejections. It depends on no framework."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from ratebound.http.rejection import is_preflight
 from ratebound.policy.match.reading import Paths
 
+QUOTED = re.compile('"(.*)"')  # the value of a cookie
+ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
 ANONYMOUS = 100  # requests in a row without a user, after which the application seems to set no user at all
 
 
@@ -265,15 +268,8 @@ class RequestView:
         Args:
             name: The name of the cookie.
         """
-        found = None
-        for line in self.header_lines("cookie"):
-            for part in line.split(";"):
-                key, equals, value = part.partition("=")
-                if equals and key.strip() == name:
-                    if found is not None:
-                        return None
-                    found = value.strip().strip('"')
-        return found
+        found = cookies_in(self, name)
+        return found[0] if len(found) == 1 else None
 
     def value(self, name: str) -> str | None:
         """Return a value of the request as rules read it, from JSON and forms alike: `"body.username"`, `"path.id"`,
@@ -297,3 +293,14 @@ class RequestView:
         from ratebound.policy.match.request_value import reader_of  # it imports this module
 
         return reader_of(name).only_value(self)
+
+
+def cookies_in(request: RequestView, name: str) -> list[str]:
+    """Return the values of all cookies of that name, as Python's frameworks read them: without quotes and escapes."""
+    parts = [part.partition("=") for line in request.header_lines("cookie") for part in line.split(";")]
+    return [_unquoted(value.strip()) for key, equals, value in parts if equals and key.strip() == name]
+
+
+def _unquoted(value: str) -> str:
+    quoted = QUOTED.fullmatch(value)
+    return value if quoted is None else ESCAPE.sub(lambda one: one[2] or chr(int(one[1], 8)), quoted[1])

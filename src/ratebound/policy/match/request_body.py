@@ -19,7 +19,8 @@ FORM: Final = "application/x-www-form-urlencoded"
 MULTIPART: Final = "multipart/form-data"
 # Of these characters parsers read the same boundary, with and without quotes.
 BOUNDARY: Final = re.compile(r"""boundary=(?:"([A-Za-z0-9'()+_./:=?-]{1,70})"|([A-Za-z0-9_.+-]{1,70}))""", re.I)
-CHARSET: Final = re.compile(r'charset\s*=\s*"?([^\s";,]*)', re.I)
+# `charset*=` and `charset*0=` are charsets, too.
+CHARSET: Final = re.compile(r'charset([^=;,"]*)=\s*"?([^\s";,]*)', re.I)
 BEFORE_JSON: Final = b"\xef\xbb\xbf\xfe\xff\x00 \t\r\n"  # in any of its encodings
 UTF_8: Final = ("utf-8", "utf8", "us-ascii", "ascii")
 PART_HEADER: Final = re.compile(r"[A-Za-z0-9-]+:[^\x00-\x1f\x7f]*")
@@ -88,7 +89,7 @@ def field_of_body(request: RequestView, names: Sequence[str]) -> str | None:
     if len(lines) > 1:
         raise UnreadableRequest("The request has two content types.")
     content_type = lines[0] if lines else ""
-    if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(content_type)):
+    if not is_utf_8(content_type):
         raise UnreadableRequest("The body must be UTF-8.")
     kind = content_type.partition(";")[0].strip().lower()
     if [one for one in (FORM, MULTIPART) if one in content_type.lower()] not in ([], [kind]):
@@ -104,6 +105,11 @@ def field_of_body(request: RequestView, names: Sequence[str]) -> str | None:
     if found is not None and other is not None and found != other:
         raise UnreadableRequest("The body can be read in several ways.")
     return other if found is None else found
+
+
+def is_utf_8(head: str) -> bool:
+    """Return True if no charset in a head is another one, in whatever form it is written."""
+    return all(not form.strip() and charset.lower() in UTF_8 for form, charset in CHARSET.findall(head))
 
 
 def _json_of(body: bytes) -> Any:
@@ -150,7 +156,7 @@ def _field_of_parts(body: bytes, content_type: str, name: str) -> str | None:
     for part_name, head, content in parts_of(body, content_type):
         if part_name != name:
             continue
-        if any(charset.lower() not in UTF_8 for charset in CHARSET.findall(head)):
+        if not is_utf_8(head):
             raise UnreadableRequest("The body must be UTF-8.")
         try:
             found.append(content.decode())

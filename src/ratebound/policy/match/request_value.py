@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 
 from ratebound.policy.match.path import Pattern, is_clean
 from ratebound.policy.match.reading import texts_of
-from ratebound.policy.match.request import RequestView
-from ratebound.policy.match.request_body import MAX_FIELDS, UnreadableRequest, field_of_body
+from ratebound.policy.match.request import RequestView, cookies_in
+from ratebound.policy.match.request_body import MAX_FIELDS, UnreadableRequest, field_of_body, is_utf_8
 
 NAMES: Final = {  # of each part of a request
     "body": re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*"),
@@ -68,6 +68,8 @@ class RequestValue:
         if self._part == "path":
             return self._parameter(request)
         if self._part == "query":
+            if not all(map(is_utf_8, request.header_lines("content-type"))):  # Django decodes the query by it, too
+                raise UnreadableRequest("The query must be UTF-8.")
             return _only(_in_query(request.query, name))
         if self._part == "header":
             return _only(request.header_lines(name))
@@ -115,12 +117,6 @@ def _in_query(query: str, name: str) -> list[str]:
     except ValueError:
         raise UnreadableRequest("The query cannot be read.") from None
     return [value for key, value in pairs if key == name]
-
-
-def cookies_in(request: RequestView, name: str) -> list[str]:
-    """Return the values of all cookies of that name."""
-    parts = [part.partition("=") for line in request.header_lines("cookie") for part in line.split(";")]
-    return [value.strip().strip('"') for key, equals, value in parts if equals and key.strip() == name]
 
 
 def _only(found: Sequence[str]) -> str | None:

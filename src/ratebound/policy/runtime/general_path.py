@@ -68,7 +68,7 @@ from ratebound.policy.runtime.verdict import Grounds, Shadow, Verdict
 log = logging.getLogger("ratebound")
 
 MAX_SWITCHED = 4  # compiled policies that are kept, for as many sets of switches
-DOUBLED = "A credential occurs twice."
+DOUBLED = "A credential occurs twice, or is too long."
 
 Step = list[Group] | Awaitable[Any]
 Deliberation = Generator[Step, Any, Verdict]
@@ -588,8 +588,8 @@ def _functions_of(rules: Sequence[CompiledRule]) -> Iterator[Callable[..., Any]]
 
 
 def _denied_for_doubled(grounds: Grounds, client: ClientAddress, switch: str) -> Verdict:
-    """Return the verdict for a request with a credential twice, where clients are blocked by it: the application may
-    read the one that is blocked."""
+    """Return the verdict for a request with a credential twice or one too long, where clients are blocked by it: the
+    application may read the one that is blocked."""
     return Verdict(grounds, client, switch == "shadow", unreadable=DOUBLED)
 
 
