@@ -240,7 +240,7 @@ def warm_up() -> None:
     """Import the tests' dependencies once for all child processes. The package itself is not imported."""
     hypothesis.settings.register_profile(
         "mutants",
-        max_examples=150,  # as in the tests
+        max_examples=150,  # five times as many as in the tests
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
         database=None,
         derandomize=True,
