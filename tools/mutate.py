@@ -102,6 +102,13 @@ TESTS: dict[str, list[str]] = {
         "tests/policy/test_stages.py",
     ],
     "http/client_ip.py": ["tests/http/test_client_ip.py", "tests/http/test_client_ip_fuzz.py"],
+    "http/denial.py": [
+        "tests/http/test_headers.py",
+        "tests/http/test_distinct_and_block_headers.py",
+        "tests/http/test_quota_and_slot_headers.py",
+        "tests/http/test_rejection.py",
+        "tests/policy/test_adaptive.py",
+    ],
     "http/prefix.py": ["tests/http/test_prefix.py", "tests/http/test_client_ip.py"],
     "service/check.py": ["tests/service/test_check.py"],
     "service/proxied_request.py": ["tests/service/test_check.py", "tests/service/test_check_hostile.py"],
@@ -240,7 +247,7 @@ def warm_up() -> None:
     """Import the tests' dependencies once for all child processes. The package itself is not imported."""
     hypothesis.settings.register_profile(
         "mutants",
-        max_examples=150,  # as in the tests
+        max_examples=150,  # five times as many as in the tests
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
         database=None,
         derandomize=True,

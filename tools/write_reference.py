@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "src"))
 import click  # noqa: E402
 
 from ratebound.cli.all_commands import all_commands  # noqa: E402
+from ratebound.cli.command_group import CommandGroup  # noqa: E402
 from ratebound.policy.schema import SCHEMA_PATH  # noqa: E402
 
 PAGES = ROOT / "docs" / "reference"
@@ -169,19 +170,24 @@ nothing is completed there.
 """
 
 
-def cli_page(app: click.Group) -> str:
+def cli_page(app: CommandGroup) -> str:
     """Return the page about all commands."""
-    parts = [CLI_HEAD, _overview(app)]
-    for heading, names in app.sections.items():  # type: ignore[attr-defined]
+    commands = _commands_of(app)
+    parts = [CLI_HEAD, _overview(commands)]
+    for heading, names in app.sections.items():
         parts += [f"## {heading}\n"]
-        parts += [part for name in names for part in _command(app.commands[name], f"ratebound {name}", 3)]
+        parts += [part for name in names for part in _command(commands[name], f"ratebound {name}", 3)]
     return "\n".join(parts)
 
 
-def _overview(app: click.Group) -> str:
-    rows = [f"| [`{name}`](#ratebound-{name}) | {one.get_short_help_str(200)} |" for name, one in app.commands.items()]
-    order = app.list_commands(click.Context(app))
-    rows.sort(key=lambda row: order.index(row.split("`")[1]))
+def _commands_of(group: click.Group) -> dict[str, click.Command]:
+    """Return the commands of a group by name, in the order of its help."""
+    ctx = click.Context(group)
+    return {name: command for name in group.list_commands(ctx) if (command := group.get_command(ctx, name))}
+
+
+def _overview(commands: dict[str, click.Command]) -> str:
+    rows = [f"| [`{name}`](#ratebound-{name}) | {one.get_short_help_str(200)} |" for name, one in commands.items()]
     return "\n".join(["## Commands\n", "| command | what it is for |", "|---|---|", *rows]) + "\n"
 
 
@@ -198,8 +204,8 @@ def _command(command: click.Command, path: str, depth: int) -> list[str]:
     if rows:
         parts.append("\n".join(["| option | default | meaning |", "|---|---|---|", *rows]) + "\n")
     if isinstance(command, click.Group):
-        for name in command.list_commands(ctx):
-            parts += _command(command.commands[name], f"{path} {name}", depth + 1)
+        for name, one in _commands_of(command).items():
+            parts += _command(one, f"{path} {name}", depth + 1)
     return parts
 
 

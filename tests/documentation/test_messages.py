@@ -6,7 +6,8 @@ import pkgutil
 import pytest
 
 import ratebound
-from ratebound.http.rejection import ABNORMAL_USAGE, ERRORS, FORBIDDEN, TITLES, TYPES
+from ratebound.http.denial import ABNORMAL_USAGE
+from ratebound.http.rejection import ERRORS, FORBIDDEN, TITLES, TYPES
 from tests.documentation.messages import first_texts, is_in_source, is_quoted, quoted_messages
 from tests.documentation.pages import ROOT, read
 

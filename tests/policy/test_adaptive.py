@@ -11,6 +11,7 @@ import pytest
 from ratebound import MemoryStorage
 from ratebound.adaptive import CpuUse, ErrorRate, Latency, LoopLag, Pressure
 from ratebound.events import Decided, PressureChanged
+from ratebound.http import Headers
 from ratebound.lowered import LoweredLimits, configured
 from ratebound.policy import AsyncGate, Gate, Override, Policy, PolicyError, PolicyFile, Rule, Verdict, read_policy
 from ratebound.policy.runtime.fast_path import Asked
@@ -89,6 +90,17 @@ def test_a_shed_request_is_a_503_that_says_when_to_come_back() -> None:
         assert f'"retry_after":{headers["Retry-After"]}'.encode() in response.body
         waits.add(int(headers["Retry-After"]))
     assert waits == {2, 3, 4, 5}
+
+
+def test_jitter_lengthens_the_wait_of_an_overload() -> None:
+    overload = Overload(Rule("api", "20/minute"))
+    overload.lower()
+    assert passes(overload.gate, request()) == 10
+    verdict = decide(overload.gate, request())
+    assert verdict.decision is not None
+    ((_, as_it_is),) = Headers().pairs(verdict.decision, 1.0)
+    ((_, doubled),) = Headers().pairs(verdict.decision, 2.0)
+    assert 2 * int(as_it_is) - 1 <= int(doubled) <= 2 * int(as_it_is)
 
 
 def test_headers_tell_the_configured_quota_and_what_is_left_of_the_lowered_one() -> None:

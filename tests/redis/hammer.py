@@ -7,10 +7,7 @@ each job it is given, a line each: how many asks, the key, the limit. It answers
 import asyncio
 import json
 import sys
-import threading
 import time
-
-HANDS = {"threads": 4, "tasks": 50}
 
 
 def shift_clocks(wrong: int) -> None:
@@ -23,73 +20,29 @@ def shift_clocks(wrong: int) -> None:
 def with_threads(url: str) -> None:
     from ratebound import Limiter
     from ratebound.storage.redis.storage import RedisStorage
+    from tests.hammer import granted_to_threads, tell
 
     storage = RedisStorage(url)
     storage.connect()
-
-    def job(asks: int, key: str, limit: str) -> list[int]:
-        limiter = Limiter(limit, storage=storage)
-        gate = threading.Barrier(HANDS["threads"])
-        left: list[int] = []
-        errors: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                gate.wait()
-                answers = [limiter.hit(key) for _ in range(asks // HANDS["threads"])]
-                left.extend(answer.remaining for answer in answers if answer.allowed)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(HANDS["threads"])]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for error in errors:
-            raise error
-        return left
-
     tell([time.time()])
     for line in sys.stdin:
-        tell(job(*told(line)))
+        asks, key, limit = json.loads(line)
+        tell(granted_to_threads(Limiter(limit, storage=storage), asks, key))
     storage.close()
 
 
 async def with_tasks(url: str) -> None:
     from ratebound import AsyncLimiter
     from ratebound.storage.redis.storage import AsyncRedisStorage
+    from tests.hammer import granted_to_tasks, tell
 
     storage = AsyncRedisStorage(url)
     await storage.connect()
-
-    async def job(asks: int, key: str, limit: str) -> list[int]:
-        limiter = AsyncLimiter(limit, storage=storage)
-        left: list[int] = []
-
-        async def work() -> None:
-            for _ in range(asks // HANDS["tasks"]):
-                answer = await limiter.hit(key)
-                if answer.allowed:
-                    left.append(answer.remaining)
-
-        await asyncio.gather(*(work() for _ in range(HANDS["tasks"])))
-        return left
-
     tell([time.time()])
     for line in sys.stdin:  # nothing else is to run in this loop meanwhile
-        tell(await job(*told(line)))
+        asks, key, limit = json.loads(line)
+        tell(await granted_to_tasks(AsyncLimiter(limit, storage=storage), asks, key))
     await storage.close()
-
-
-def told(line: str) -> tuple[int, str, str]:
-    asks, key, limit = json.loads(line)
-    return asks, key, limit
-
-
-def tell(numbers: list[int] | list[float]) -> None:
-    sys.stdout.write(f"{json.dumps(numbers)}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -164,34 +164,22 @@ def report(
     )
 
 
-@pytest.fixture(scope="module")
-def group() -> Iterator[SentinelGroup]:
-    with sentinel_group() as group:
-        yield group
+def sentinel_url(sentinels: SentinelGroup, replicas: int = 0) -> str:
+    return f"{sentinels.url}?{OPTIONS}&prefix=failover{next(runs)}-&replicas={replicas}"
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
-    with cluster() as nodes:
-        yield nodes
-
-
-def sentinel_url(group: SentinelGroup, replicas: int = 0) -> str:
-    return f"{group.url}?{OPTIONS}&prefix=failover{next(runs)}-&replicas={replicas}"
-
-
-def cluster_url(nodes: Cluster, replicas: int = 0) -> str:
+def cluster_url(redis_cluster: Cluster, replicas: int = 0) -> str:
     """Known by all its nodes, since the one named first may be the one that dies."""
-    hosts = ",".join(f"{HOST}:{node.port}" for node in nodes.nodes)
+    hosts = ",".join(f"{HOST}:{node.port}" for node in redis_cluster.nodes)
     return f"redis+cluster://{hosts}?{OPTIONS}&prefix=failover{next(runs)}-&replicas={replicas}"
 
 
-def keys_on(url: str, nodes: Cluster, victim: Server, count: int, *, others: bool = False) -> list[str]:
+def keys_on(url: str, redis_cluster: Cluster, victim: Server, count: int, *, others: bool = False) -> list[str]:
     subject = parse_url(url).keys.subject
     every = (f"key:{i}" for i in itertools.count())
     return list(
         itertools.islice(
-            (key for key in every if (nodes.node_of(subject(key).decode()) is victim) is not others), count
+            (key for key in every if (redis_cluster.node_of(subject(key).decode()) is victim) is not others), count
         )
     )
 
@@ -219,8 +207,8 @@ def cut_off(master: Server, replica: Server) -> None:
         client.execute_command("CLIENT KILL TYPE replica")
 
 
-def replica_of(master: Server, nodes: Cluster) -> Server:
-    for node in nodes.nodes:
+def replica_of(master: Server, redis_cluster: Cluster) -> Server:
+    for node in redis_cluster.nodes:
         with node.client() as client:
             role: Any = client.role()
         if role[0] == "slave" and role[2] == master.port:
@@ -254,20 +242,20 @@ def wait_until_replicated(master: Server, replica: Server) -> None:
 @sureness
 @deafness
 def test_a_sentinel_failover_under_load_is_survived_and_admits_twice_only_what_was_not_replicated(
-    deaf: bool, sure: int, group: SentinelGroup, record_property: Callable[[str, object], None]
+    deaf: bool, sure: int, sentinels: SentinelGroup, record_property: Callable[[str, object], None]
 ) -> None:
     keys = ["a", "b", "c"]
-    master = group.master
-    (replica,) = group.replicas
-    with load(sentinel_url(group, sure), keys) as hands, revived(master, group):
+    master = sentinels.master
+    (replica,) = sentinels.replicas
+    with load(sentinel_url(sentinels, sure), keys) as hands, revived(master, sentinels):
         die_under_load(master, replica, deaf)
         broke = time.time() + 0.1  # replies that were under way are in by then, a new master is not
         if sure:  # or the new master has no replica, and no spend counts
-            group.wait_for_master_other_than(master.port)
+            sentinels.wait_for_master_other_than(master.port)
             revive(master)
         hands.wait_for_decisions()
         paused = time.time() - broke
-    assert group.master is not master
+    assert sentinels.master is not master
     twice = {key: admitted_twice(hands, key, broke) for key in keys}
     report(record_property, f"Sentinel failover, replicas={sure}", hands, twice, paused, deaf)
     assert any(twice.values()) if deaf and not sure else not (sure and any(twice.values()))
@@ -276,17 +264,17 @@ def test_a_sentinel_failover_under_load_is_survived_and_admits_twice_only_what_w
 @sureness
 @deafness
 def test_a_cluster_master_killed_under_load_is_survived_and_admits_twice_only_what_was_not_replicated(
-    deaf: bool, sure: int, nodes: Cluster, record_property: Callable[[str, object], None]
+    deaf: bool, sure: int, redis_cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
-    url = cluster_url(nodes, sure)
-    victim = nodes.node_of("any")
-    struck, safe = keys_on(url, nodes, victim, 2), keys_on(url, nodes, victim, 1, others=True)
-    replica = replica_of(victim, nodes)
-    with load(url, struck + safe) as hands, revived(victim, nodes):
+    url = cluster_url(redis_cluster, sure)
+    victim = redis_cluster.node_of("any")
+    struck, safe = keys_on(url, redis_cluster, victim, 2), keys_on(url, redis_cluster, victim, 1, others=True)
+    replica = replica_of(victim, redis_cluster)
+    with load(url, struck + safe) as hands, revived(victim, redis_cluster):
         die_under_load(victim, replica, deaf)
         broke = time.time() + 0.1
         if sure:
-            wait_until(lambda: nodes.node_of("any") is not victim, RESUMES, "another master")
+            wait_until(lambda: redis_cluster.node_of("any") is not victim, RESUMES, "another master")
             revive(victim)
         hands.wait_for_decisions()
         paused = time.time() - broke
@@ -301,7 +289,7 @@ def test_what_no_replica_heard_of_is_granted_again_and_not_one_more(
     kind: str, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     known, forgotten = 30, 20
-    servers: Any = request.getfixturevalue("group" if kind == "sentinel" else "nodes")
+    servers: Any = request.getfixturevalue("sentinels" if kind == "sentinel" else "redis_cluster")
     if kind == "sentinel":
         url, key, master = sentinel_url(servers), "k", servers.master
         (replica,) = servers.replicas
@@ -335,8 +323,8 @@ def test_what_no_replica_heard_of_is_granted_again_and_not_one_more(
         sys.stdout.write(f"\n{kind}, {forgotten} spends that no replica heard of: admitted twice {again}\n")
 
 
-def test_a_replica_answers_with_a_storage_error_and_not_with_a_grant(group: SentinelGroup) -> None:
-    (replica,) = group.replicas
+def test_a_replica_answers_with_a_storage_error_and_not_with_a_grant(sentinels: SentinelGroup) -> None:
+    (replica,) = sentinels.replicas
 
     async def main() -> None:
         async with AsyncLimiter(LIMIT, storage=f"{replica.url}?{OPTIONS}", failure="raise") as limiter:
@@ -351,14 +339,16 @@ def test_a_replica_answers_with_a_storage_error_and_not_with_a_grant(group: Sent
     asyncio.run(main())
 
 
-def test_a_master_that_is_replaced_under_load_and_comes_back_as_a_replica_grants_nothing(group: SentinelGroup) -> None:
+def test_a_master_that_is_replaced_under_load_and_comes_back_as_a_replica_grants_nothing(
+    sentinels: SentinelGroup,
+) -> None:
     keys = ["a", "b"]
-    old = group.master
-    with load(sentinel_url(group), keys) as hands:
-        with group.sentinels[0].client() as client:
-            client.execute_command("SENTINEL FAILOVER", group.service)
-        group.wait_for_master_other_than(old.port)
-        group.wait_until_ok()
+    old = sentinels.master
+    with load(sentinel_url(sentinels), keys) as hands:
+        with sentinels.sentinels[0].client() as client:
+            client.execute_command("SENTINEL FAILOVER", sentinels.service)
+        sentinels.wait_for_master_other_than(old.port)
+        sentinels.wait_until_ok()
         hands.wait_for_decisions()
     for key in keys:
         most = max(Counter(left for _, left in hands.left[key]).values())
@@ -366,12 +356,12 @@ def test_a_master_that_is_replaced_under_load_and_comes_back_as_a_replica_grants
         assert len(hands.left[key]) + drained(hands.url, key) <= 2 * COUNT
 
 
-def test_a_connection_to_a_master_that_was_demoted_is_given_up_for_the_right_one(group: SentinelGroup) -> None:
+def test_a_connection_to_a_master_that_was_demoted_is_given_up_for_the_right_one(sentinels: SentinelGroup) -> None:
     """By hand, without the CLIENT KILL that Sentinel sends: as for who asks a sentinel that has not heard yet."""
-    url = sentinel_url(group)
-    old = group.master
-    (new,) = group.replicas
-    quorum = len(group.sentinels) // 2 + 1
+    url = sentinel_url(sentinels)
+    old = sentinels.master
+    (new,) = sentinels.replicas
+    quorum = len(sentinels.sentinels) // 2 + 1
 
     def right() -> bool:
         try:
@@ -396,17 +386,17 @@ def test_a_connection_to_a_master_that_was_demoted_is_given_up_for_the_right_one
                 await asyncio.sleep(0.02)
 
     def swap() -> None:
-        for sentinel in group.sentinels:
+        for sentinel in sentinels.sentinels:
             with sentinel.client() as client:
-                client.execute_command("SENTINEL REMOVE", group.service)
+                client.execute_command("SENTINEL REMOVE", sentinels.service)
         wait_until_replicated(old, new)
         with new.client() as client:
             client.execute_command("REPLICAOF NO ONE")
         with old.client() as client:
             client.execute_command("REPLICAOF", HOST, new.port)
-        for sentinel in group.sentinels:
+        for sentinel in sentinels.sentinels:
             with sentinel.client() as client:
-                client.execute_command("SENTINEL MONITOR", group.service, HOST, new.port, quorum)
+                client.execute_command("SENTINEL MONITOR", sentinels.service, HOST, new.port, quorum)
 
     with Limiter(LIMIT, storage=url, failure="raise") as limiter:
         assert limiter.hit("k")
@@ -445,13 +435,13 @@ def test_with_replicas_1_eight_failovers_under_load_admit_nothing_twice(kind: st
 
 @long
 def test_failover_after_failover_leaks_no_connections_and_service_always_resumes() -> None:
-    with sentinel_group() as group, load(f"{group.url}?{OPTIONS}&pool=16", ["a", "b"]) as hands:
+    with sentinel_group() as sentinels, load(f"{sentinels.url}?{OPTIONS}&pool=16", ["a", "b"]) as hands:
         for _ in range(8):
-            master = group.master
+            master = sentinels.master
             master.kill()
-            group.wait_for_master_other_than(master.port)
+            sentinels.wait_for_master_other_than(master.port)
             revive(master)
-            group.wait_until_ok()
+            sentinels.wait_until_ok()
             hands.wait_for_decisions()
         for key in hands.keys:
             most = max(Counter(left for _, left in hands.left[key]).values())

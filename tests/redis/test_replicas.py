@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,28 +16,18 @@ from ratebound.storage.redis.address import parse_url
 from ratebound.storage.redis.keys import Keys
 from ratebound.storage.redis.storage import AsyncRedisStorage, RedisStorage
 from ratebound.testing import STORAGE_CONTRACT, Blocking, Claim, FakeClock
-from tests.servers import Cluster, SentinelGroup, Server, cluster, sentinel_group, wait_until
+from tests.servers import Cluster, SentinelGroup, Server, wait_until
 
 SLOW = "timeout=5&connect_timeout=5"
 SHORT = "timeout=2&connect_timeout=5"
 runs = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def group() -> Iterator[SentinelGroup]:
-    with sentinel_group() as group:
-        yield group
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Cluster]:
-    with cluster() as nodes:
-        yield nodes
-
-
 @pytest.fixture(params=["sentinel", "cluster"])
 def servers(request: pytest.FixtureRequest) -> SentinelGroup | Cluster:
-    found: SentinelGroup | Cluster = request.getfixturevalue("group" if request.param == "sentinel" else "nodes")
+    found: SentinelGroup | Cluster = request.getfixturevalue(
+        "sentinels" if request.param == "sentinel" else "redis_cluster"
+    )
     return found
 
 
@@ -135,12 +124,12 @@ def test_a_strike_that_no_replica_has_is_told_and_the_denial_stays(kind: str, se
 
 
 @kinds
-def test_a_replica_has_a_strike_when_the_denial_is_told(kind: str, group: SentinelGroup) -> None:
+def test_a_replica_has_a_strike_when_the_denial_is_told(kind: str, sentinels: SentinelGroup) -> None:
     limits = (parse_limit("1/day"), parse_limit("2 strikes/hour block 1 hour"))
     prefix = f"replicas{next(runs)}-"
-    sure = opened(kind, f"{group.url}?{SLOW}&replicas=1&prefix={prefix}")
+    sure = opened(kind, f"{sentinels.url}?{SLOW}&replicas=1&prefix={prefix}")
     connect(sure)
-    (replica,) = group.replicas
+    (replica,) = sentinels.replicas
     name = Keys(prefix=prefix).subject("k") + limits[1].scope.encode()
     try:
         assert sure.evaluate(((("k", limits, 1, None, None),),))[0][0][0]
@@ -151,17 +140,19 @@ def test_a_replica_has_a_strike_when_the_denial_is_told(kind: str, group: Sentin
         sure.close()
 
 
-def test_groups_that_were_denied_are_answered_when_others_of_the_call_are_not_replicated(group: SentinelGroup) -> None:
-    url = f"{group.url}?{SHORT}&prefix=replicas{next(runs)}-"
+def test_groups_that_were_denied_are_answered_when_others_of_the_call_are_not_replicated(
+    sentinels: SentinelGroup,
+) -> None:
+    url = f"{sentinels.url}?{SHORT}&prefix=replicas{next(runs)}-"
     with Limiter("1/day", storage=f"{url}&replicas=1", failure="closed") as limiter:
         assert limiter.hit("spent")
-        (replica,) = group.replicas
+        (replica,) = sentinels.replicas
         replica.pause()
         try:
             spent, fresh = limiter.hit_many(["spent", "fresh"])
         finally:
             replica.resume()
-            group.wait_until_ok()
+            sentinels.wait_until_ok()
         assert (spent.allowed, spent.degraded) == (False, None)
         assert not fresh
         assert "0 of the 1 replicas" in (fresh.degraded or "")
@@ -215,9 +206,9 @@ def test_connecting_is_fine_where_there_are_enough(servers: SentinelGroup | Clus
     storage.close()
 
 
-def test_a_cancelled_task_does_not_take_the_wait_of_the_others_with_it(group: SentinelGroup) -> None:
+def test_a_cancelled_task_does_not_take_the_wait_of_the_others_with_it(sentinels: SentinelGroup) -> None:
     async def main() -> None:
-        url = f"{group.url}?{SLOW}&replicas=1&prefix=replicas{next(runs)}-"
+        url = f"{sentinels.url}?{SLOW}&replicas=1&prefix=replicas{next(runs)}-"
         async with AsyncLimiter("1000/day", storage=url, failure="raise") as limiter:
             await limiter.hit("k")
             for turns in range(6):
@@ -232,8 +223,8 @@ def test_a_cancelled_task_does_not_take_the_wait_of_the_others_with_it(group: Se
     asyncio.run(main())
 
 
-def test_a_check_over_several_slots_waits_on_each(nodes: Cluster) -> None:
-    url = f"{nodes.url}?{SLOW}&replicas=1&prefix=replicas{next(runs)}-"
+def test_a_check_over_several_slots_waits_on_each(redis_cluster: Cluster) -> None:
+    url = f"{redis_cluster.url}?{SLOW}&replicas=1&prefix=replicas{next(runs)}-"
     with Limiter("1/day", storage=url, failure="raise") as limiter:
         checks = [Check(f"key:{i}", parse_limit("2/day")) for i in range(5)]
         assert [limiter.check(checks).allowed for _ in range(3)] == [True, True, False]

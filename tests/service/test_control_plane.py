@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,18 @@ from tests.service.running_service import CLIENT, COMMAND, RunningService, runni
 
 WRITE, READ = "a-token-that-may-write", "a-token-that-may-read"
 TOKENS = {"RATEBOUND_ADMIN_TOKENS": f"ann={WRITE}", "RATEBOUND_ADMIN_READ_TOKENS": f"grafana={READ}"}
+ADDRESSES = (f"127.0.0.{number}" for number in count(2))  # of peers whose wrong tokens are counted
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(scope="module")
+def with_tokens() -> Iterator[RunningService]:
+    """A service for tests that change nothing in it, and that send few wrong tokens."""
+    with running_service(environ=TOKENS) as service:
+        yield service
 
 
 def get(service: RunningService, path: str, **headers: str) -> httpx.Response:
@@ -86,23 +95,26 @@ def test_a_host_is_on_loopback_or_not(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
-def test_with_tokens_both_roles_may_read_under_any_name() -> None:
-    with running_service(environ=TOKENS) as service:
-        for path in ("/metrics", "/openapi.json", "/"):
-            assert get(service, path).status_code == 401
-            assert get(service, path, **bearer("another-token-of-nobody")).status_code == 401
-            for token in (READ, WRITE):
-                assert get(service, path, host="dashboard.example", **bearer(token)).status_code == 200
+def test_with_tokens_both_roles_may_read_under_any_name(with_tokens: RunningService) -> None:
+    for path in ("/metrics", "/openapi.json", "/"):
+        assert get(with_tokens, path).status_code == 401
+        assert get(with_tokens, path, **bearer("another-token-of-nobody")).status_code == 401
+        for token in (READ, WRITE):
+            assert get(with_tokens, path, host="dashboard.example", **bearer(token)).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/openapi.json", "/"])
-def test_wrong_tokens_are_limited_at_every_path(path: str) -> None:
-    with running_service(environ=TOKENS) as service:
-        assert get(service, path, **bearer(READ)).status_code == 200
-        statuses = [get(service, path, **bearer(f"{WRITE}-{number}")).status_code for number in range(11)]
-        assert statuses == [401] * 10 + [429]
-        assert get(service, path, **bearer(WRITE)).status_code == 429
-        assert get(service, path, **bearer(READ)).status_code == 200  # it is in use here
+def test_wrong_tokens_are_limited_at_every_path(path: str, with_tokens: RunningService) -> None:
+    transport = httpx.HTTPTransport(local_address=next(ADDRESSES))
+    with httpx.Client(transport=transport, trust_env=False) as peer:
+
+        def status(token: str) -> int:
+            return peer.get(with_tokens.url("admin") + path, headers=bearer(token)).status_code
+
+        assert status(READ) == 200
+        assert [status(f"{WRITE}-{number}") for number in range(11)] == [401] * 10 + [429]
+        assert status(WRITE) == 429
+        assert status(READ) == 200  # it is in use here
 
 
 def test_peers_without_a_token_cannot_fill_the_log() -> None:
@@ -127,23 +139,21 @@ def test_peers_without_a_token_cannot_fill_the_log() -> None:
         assert "WARNING" not in service.log
 
 
-def test_a_browser_gets_the_page_and_a_program_the_paths() -> None:
-    with running_service(environ=TOKENS) as service:
-        page = get(service, "/", accept="text/html,application/xhtml+xml,*/*;q=0.8")
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
-        assert get(service, "/", accept="text/html", host="another.example").status_code == 200
-        assert get(service, "/", accept="*/*", **bearer(READ)).json()["service"] == "ratebound"
+def test_a_browser_gets_the_page_and_a_program_the_paths(with_tokens: RunningService) -> None:
+    page = get(with_tokens, "/", accept="text/html,application/xhtml+xml,*/*;q=0.8")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    assert get(with_tokens, "/", accept="text/html", host="another.example").status_code == 200
+    assert get(with_tokens, "/", accept="*/*", **bearer(READ)).json()["service"] == "ratebound"
 
 
-def test_a_read_token_cannot_write_and_without_one_nothing_is_shown() -> None:
-    with running_service(environ=TOKENS) as service:
-        for path in ("/api/figures", "/api/history", "/api/rules", "/api/live", "/api/changes", "/api/policy"):
-            assert get(service, path).status_code == 401
-        for path, body in (("policy/reload", {}), ("blocks", {"client": "192.0.2.1"}), ("resets", {"client": "a"})):
-            answer = CLIENT.post(f"{service.url('admin')}/api/{path}", json=body, headers=bearer(READ))
-            assert answer.status_code == 403
-        assert get(service, "/api/figures", **bearer(READ)).status_code == 200
+def test_a_read_token_cannot_write_and_without_one_nothing_is_shown(with_tokens: RunningService) -> None:
+    for path in ("/api/figures", "/api/history", "/api/rules", "/api/live", "/api/changes", "/api/policy"):
+        assert get(with_tokens, path).status_code == 401
+    for path, body in (("policy/reload", {}), ("blocks", {"client": "192.0.2.1"}), ("resets", {"client": "a"})):
+        answer = CLIENT.post(f"{with_tokens.url('admin')}/api/{path}", json=body, headers=bearer(READ))
+        assert answer.status_code == 403
+    assert get(with_tokens, "/api/figures", **bearer(READ)).status_code == 200
 
 
 def test_the_secret_keeps_operators_signed_in_when_the_control_plane_dies() -> None:
@@ -187,7 +197,9 @@ def on_terminal(home: Path, **environ: str) -> Iterator[str]:
         assert process.wait(20) == 0
 
 
-def test_the_link_with_the_token_of_the_run_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
+def test_the_link_with_the_token_of_the_run_is_shown_on_a_terminal_only(
+    tmp_path: Path, with_tokens: RunningService
+) -> None:
     with on_terminal(tmp_path) as shown:
         found = re.search(r"The dashboard: (http://127\.0\.0\.1:\d+/)#token=([\w-]{32})\r\n", shown)
         assert found
@@ -202,8 +214,7 @@ def test_the_link_with_the_token_of_the_run_is_shown_on_a_terminal_only(tmp_path
     with running_service() as service:
         assert "token=" not in service.log
         assert "set RATEBOUND_ADMIN_TOKENS" in service.log
-    with running_service(environ=TOKENS) as service:
-        assert "dashboard" not in service.log
+    assert "dashboard" not in with_tokens.log
 
 
 def test_the_link_has_no_token_that_was_configured(tmp_path: Path) -> None:
@@ -349,9 +360,9 @@ def test_peers_that_do_not_send_their_bodies_keep_nobody_out() -> None:
             assert stream.status_code == 200
 
 
-def test_bodies_of_peers_without_a_token_are_not_kept() -> None:
-    with running_service(environ=TOKENS) as service, ExitStack() as stack:
-        url = service.url("admin")
+def test_bodies_of_peers_without_a_token_are_not_kept(with_tokens: RunningService) -> None:
+    with ExitStack() as stack:
+        url = with_tokens.url("admin")
         port = int(url.rpartition(":")[2])
         peers = []
         for path in ("session", "policy/check"):

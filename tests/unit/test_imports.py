@@ -34,6 +34,20 @@ def test_an_import_brings_no_costly_module_that_it_does_not_need(module: str, un
     assert sorted({*unwanted.split()} & {*shown.split()}) == []
 
 
+def test_a_command_brings_nothing_that_only_other_commands_need() -> None:
+    code = """
+import sys
+from ratebound.cli import command
+
+command()(["explain", "1/second"], standalone_mode=False)
+print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    brought = {".".join(module.split(".")[:2]) for module in done.stderr.split()}
+    assert "ratebound.cli" in brought
+    assert brought & {f"ratebound.{name}" for name in ("ledger", "loadtest", "policy", "replay", "service")} == set()
+
+
 def test_an_async_limiter_works_after_an_import_without_asyncio() -> None:
     code = """
 import sys

@@ -101,9 +101,9 @@ def answer_of(
     return AdminAnswer(status, (("Content-Type", content_type), *length, *HEADERS, *headers), body, is_live)
 
 
-def json_answer(content: object, status: int = 200, headers: Pairs = ()) -> AdminAnswer:
+def json_answer(content: object, headers: Pairs = ()) -> AdminAnswer:
     """Return an answer of JSON."""
-    return answer_of(status, encoded(content), JSON, headers)
+    return answer_of(200, encoded(content), JSON, headers)
 
 
 def problem_answer(error: CallError) -> AdminAnswer:

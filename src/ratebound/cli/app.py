@@ -65,7 +65,7 @@ def explain(limits: str, default_algorithm: Algorithm | None) -> None:
       ratebound explain 100/minute --default-algorithm fixed-window
     """
     with errors_told():
-        explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), _console())
+        explain_limits(limit_set(parse_limits(limits, default=default_algorithm)), open_console())
 
 
 @app.command(short_help="Play the same traffic through every algorithm.")
@@ -85,7 +85,7 @@ def demo(limit: str, seconds: float | None) -> None:
         limits = parse_limits(limit)
         if len(limits) != 1:
             raise InvalidLimit(f"the demo takes one limit, not {len(limits)}; use explain for several")
-        show_demo(limits[0], seconds, _console())
+        show_demo(limits[0], seconds, open_console())
 
 
 class _Console(Console):
@@ -95,7 +95,8 @@ class _Console(Console):
         raise
 
 
-def _console() -> Console:
+def open_console() -> Console:
+    """Return a console on the standard output, for tables and colours."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows '?' instead of failing
     return _Console(highlight=False, soft_wrap=False)

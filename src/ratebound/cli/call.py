@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ratebound import __version__
 from ratebound.cli.advice_words import doubts, limit_lines, quota_words, refusal_words, retry_words, style_words
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.exchange import Exchanged, NoAnswer, Unreachable, exchange
 from ratebound.cli.exit_status import errors_told
 from ratebound.cli.figures_page import shown
@@ -96,7 +96,7 @@ def call(
                 answer = _sent(request, timeout, context)
             except NoAnswer as error:
                 if answers and not as_json:
-                    _show_course(answers, _console())
+                    _show_course(answers, open_console())
                 why = f"no server answers at {request.shown}: {error}" if isinstance(error, Unreachable) else str(error)
                 click.echo(shown(why), err=True)
                 raise SystemExit(1) from None
@@ -107,8 +107,8 @@ def call(
                 click.echo(json.dumps(_as_json(answer, advice, now)))
             elif place + 1 == repeat or advice.refused:
                 if repeat > 1:
-                    _show_course(answers, _console())
-                _show(request, answer, advice, now, _console())
+                    _show_course(answers, open_console())
+                _show(request, answer, advice, now, open_console())
             if advice.refused:
                 break
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ratebound.calendar_period import zone_of
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.exit_status import errors_told
 from ratebound.cli.figures_page import shown
@@ -112,7 +112,7 @@ def report(
             return
         made = month_report(found, month, client=client, zone=zone)
         if shape == "text" and output is None:
-            _console().print(report_page(made))
+            open_console().print(report_page(made))
         else:
             shapes: dict[str, Callable[[MonthReport], str]] = {"html": report_html, "json": report_json}
             _write(shapes.get(shape, _page_text)(made), output)
@@ -328,7 +328,7 @@ def _show(rows: Sequence[Any], columns: Sequence[str], shape: str, nothing: str)
             table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
         for one in values:
             table.add_row(*(_cell(column, value) for column, value in zip(columns, one, strict=True)))
-        _console().print(table)
+        open_console().print(table)
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBar
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.exit_status import MISTAKE, errors_told
 from ratebound.cli.parameters import FILE
 from ratebound.limit import limit_set
@@ -253,7 +253,7 @@ def _write(report: LoadReport, json_file: str | None, html_file: str | None) -> 
         return
     if json_file is not None:
         Path(json_file).write_text(report_json(report) + "\n", "utf-8")
-    console = _console()
+    console = open_console()
     for line in summary(report).splitlines():
         first = line.partition(" ")[0].rstrip(":")
         shown = escape(line)

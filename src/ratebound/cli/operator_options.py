@@ -11,12 +11,12 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.parameters import FILE, STORAGE_URL
-from ratebound.cli.policy import _environ
+from ratebound.cli.policy import environ_with
 from ratebound.cli.policy_functions import functions_from
-from ratebound.cli.state import _shared
+from ratebound.cli.state import shared_url
 from ratebound.policy import Gate
 from ratebound.policy.load.loader import load_policy
 from ratebound.storage.guard.guarded import GuardedStorage
@@ -61,9 +61,9 @@ def opened(
         try:
             policy = None
             if file is not None:
-                policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+                policy = load_policy(file, functions=functions_from(module), environ=environ_with(environ))
                 storage = storage or policy.storage
-            found = GuardedStorage(open_storage(_shared(storage, instead)))
+            found = GuardedStorage(open_storage(shared_url(storage, instead)))
             yield Opened(found, None if policy is None else Gate(policy, storage=found))
         finally:
             if found is not None:
@@ -86,7 +86,7 @@ def show(found: Sequence[Any], columns: Sequence[str], shape: str) -> None:
         if values.get("until", "") is None:
             values["until"] = "no end"
         table.add_row(*(_shown(_cell(value)) for value in values.values()))
-    _console().print(table)
+    open_console().print(table)
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.exit_status import errors_told
 from ratebound.cli.parameters import FILE as FILE_NAME
@@ -89,13 +89,13 @@ def check(
         for name in ignore:
             if name not in MISTAKES:
                 raise RateboundError(f"unknown warning {name!r}: expected one of {', '.join(sorted(MISTAKES))}")
-        found = check_file(file, functions_from(module), _environ(environ), workers, ignore)
+        found = check_file(file, functions_from(module), environ_with(environ), workers, ignore)
         if shape == "json":
             click.echo(found.json())
         elif found.problems:
             raise PolicyError(found.problems, file)
         else:
-            show_findings(found, _console())
+            show_findings(found, open_console())
         raise SystemExit(_status(found, strict=strict))
 
 
@@ -119,12 +119,12 @@ def diff(old: str, new: str, strict: bool, shape: str, environ: tuple[str, ...],
     """
     with errors_told():
         functions = functions_from(module)
-        before, after = (_loaded(file, functions, _environ(environ)) for file in (old, new))
+        before, after = (_loaded(file, functions, environ_with(environ)) for file in (old, new))
         changes = described_changes(before, after)
         if shape == "json":
             click.echo(changes_as_json(changes))
         else:
-            show_changes(old, new, changes, _console())
+            show_changes(old, new, changes, open_console())
         raise SystemExit(1 if strict and any(change.starts_anew for change in changes) else 0)
 
 
@@ -187,9 +187,9 @@ def explain(
         asked = GivenRequest(
             method, path, header_pairs(headers), peer, host, user, tier, _pairs("--identity", identities), body
         )
-        loaded = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+        loaded = load_policy(file, functions=functions_from(module), environ=environ_with(environ))
         answers = [explain_request(loaded, asked, one) for one in ([stage] if stage else stages_of(loaded))]
-        show_answers(asked, answers, _console(), as_json=shape == "json")
+        show_answers(asked, answers, open_console(), as_json=shape == "json")
 
 
 @policy.command("import", short_help="Convert the limits of AWS, Envoy, Kong or nginx.")
@@ -294,7 +294,8 @@ def _status(found: Findings, *, strict: bool) -> int:
     return 2 if found.problems else 1 if found.warnings and strict else 0
 
 
-def _environ(given: tuple[str, ...]) -> Mapping[str, str]:
+def environ_with(given: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the variables of the environment, with those that --env gives. Raises RateboundError for other texts."""
     return {**os.environ, **_pairs("--env", given)}
 
 

@@ -10,11 +10,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.exit_status import MISTAKE, errors_told
 from ratebound.cli.figures_page import shown
 from ratebound.cli.parameters import FILE_OR_STREAM
-from ratebound.cli.policy import ENVIRON, FUNCTIONS, _environ
+from ratebound.cli.policy import ENVIRON, FUNCTIONS, environ_with
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.replay_page import replay_page
 from ratebound.errors import RateboundError
@@ -160,7 +160,7 @@ def _no_requests(reader: LogReader, *, skipped: int) -> str:
 
 
 def _given(file: str, headers: dict[str, str], module: str | None, environ: tuple[str, ...]) -> GivenPolicy:
-    policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
+    policy = load_policy(file, functions=functions_from(module), environ=environ_with(environ))
     judged, unjudged = judged_policy(policy, headers)
     return GivenPolicy(file, PolicyRun(judged, headers=headers), unjudged)
 
@@ -204,7 +204,7 @@ def _write(
     report: ReplayReport, played: LogReplay, json_file: str | None, html_file: str | None, policy: str | None
 ) -> None:
     if "-" not in (json_file, html_file, policy):
-        console = _console()
+        console = open_console()
         console.print(replay_page(report))
     if json_file is not None:
         _put(json_file, report_json(report))

@@ -11,12 +11,12 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.operator_name import BY, operator
 from ratebound.cli.parameters import ALGORITHM, FILE, STORAGE_URL
-from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, _environ
+from ratebound.cli.policy import ENVIRON, FORMAT, FUNCTIONS, environ_with
 from ratebound.cli.policy_functions import functions_from
 from ratebound.cli.words import number
 from ratebound.errors import RateboundError, StorageError
@@ -290,8 +290,8 @@ def _client(
         if (limits is None) == (file is None):
             raise RateboundError("expected either --limits, for the key of a limiter, or --policy, for an identity")
         if file is not None:
-            policy = load_policy(file, functions=functions_from(module), environ=_environ(environ))
-            with Gate(policy, storage=_shared(storage or policy.storage)) as gate:
+            policy = load_policy(file, functions=functions_from(module), environ=environ_with(environ))
+            with Gate(policy, storage=shared_url(storage or policy.storage)) as gate:
                 yield _PolicyClient(gate, key, only, tier)
         elif len(key) > 1:
             raise RateboundError("a limiter has one key: several identities are for --policy")
@@ -299,13 +299,13 @@ def _client(
             raise RateboundError("a limiter has no tiers: --tier is for --policy")
         else:
             assert limits is not None
-            where = _shared(storage)
+            where = shared_url(storage)
             with Limiter(limits, storage=where, default_algorithm=default_algorithm, failure="raise") as limiter:
                 _check_name(limiter, only)
                 yield _LimiterClient(limiter, key[0], only)
 
 
-def _shared(storage: str | None, instead: str = "limiter.usage(key)") -> str:
+def shared_url(storage: str | None, instead: str = "limiter.usage(key)") -> str:
     """Return the URL of a storage that other processes see. Raises RateboundError for others, and names the call that
     the application can make `instead`."""
     if storage is None:
@@ -339,7 +339,7 @@ def _show(usages: list[Usage], shape: str) -> None:
     if shape == "json":
         click.echo(json.dumps([_document(one) for one in usages], ensure_ascii=False, indent=2))
     else:
-        show_usage(usages, _console())
+        show_usage(usages, open_console())
 
 
 def _tell_assumptions(client: _Client) -> None:
@@ -403,4 +403,4 @@ def _show_holders(found: Sequence[Holder], shape: str) -> None:
         table.add_column("expires at (UTC)", no_wrap=True)
         for one in found:
             table.add_row(one.limit.name, str(one.id), f"{one.expires_at:%Y-%m-%d %H:%M:%S}")
-        _console().print(table)
+        open_console().print(table)

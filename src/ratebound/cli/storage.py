@@ -10,7 +10,7 @@ import click
 from rich.box import SIMPLE
 from rich.table import Table
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.exit_status import errors_told
 from ratebound.cli.parameters import STORAGE_URL
@@ -106,7 +106,7 @@ def show(url: str, shape: str) -> None:
         table.add_column("value", overflow="fold")
         for what, value in report.items():
             table.add_row(what.replace("_", " "), _shown(what, value))
-        _console().print(table)
+        open_console().print(table)
 
 
 @contextmanager

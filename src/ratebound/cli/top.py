@@ -14,12 +14,12 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.exchange import Unreachable, exchange
 from ratebound.cli.exit_status import NO_STORAGE, errors_told
 from ratebound.cli.figures_page import figures_page
 from ratebound.cli.parameters import FILE, STORAGE_URL
-from ratebound.cli.state import _shared
+from ratebound.cli.state import shared_url
 from ratebound.errors import RateboundError, StorageError
 from ratebound.flow import run
 from ratebound.observe.figures_view import FiguresView
@@ -73,14 +73,14 @@ def top(
     ):
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # the screen is put in order then, too
         first = source()
-        if once or as_json or not _console().is_terminal:
+        if once or as_json or not open_console().is_terminal:
             _print_looks(source, first, once, as_json, interval)
         else:
-            _show_live(source, first, interval, _console())
+            _show_live(source, first, interval, open_console())
 
 
 def _print_looks(source: Source, first: dict[str, Any], once: bool, as_json: bool, interval: float) -> None:
-    console, view = _console(), first
+    console, view = open_console(), first
     while True:
         if as_json:
             click.echo(json.dumps(view))
@@ -117,7 +117,7 @@ def _source(admin: str | None, storage: str | None, timeout: float, ca: str | No
         return
     opened = None
     try:
-        opened = GuardedStorage(open_storage(_shared(storage, "limits.dashboard(auth=…)")), deadline=timeout)
+        opened = GuardedStorage(open_storage(shared_url(storage, "limits.dashboard(auth=…)")), deadline=timeout)
         yield _StorageSource(opened)
     except (TypeError, ValueError) as error:
         if isinstance(error, RateboundError):

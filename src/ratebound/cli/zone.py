@@ -10,7 +10,7 @@ import click
 from rich.box import SIMPLE
 from rich.table import Table
 
-from ratebound.cli.app import _console
+from ratebound.cli.app import open_console
 from ratebound.cli.command_group import CommandGroup
 from ratebound.cli.exit_status import errors_told
 from ratebound.cli.policy import FORMAT
@@ -161,7 +161,7 @@ def _show(report: ZoneReport) -> None:
         ("marked shards", "; ".join(f"{mark.shard}: {mark.text}" for mark in report.marks) or "none"),
     ):
         table.add_row(*row)
-    _console().print(table)
+    open_console().print(table)
     for advice in _advice(report):
         click.echo(advice)
 

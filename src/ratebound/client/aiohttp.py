@@ -14,31 +14,29 @@ from ratebound.client.body import LONGEST_READ, AsyncRepeatableBody, RepeatableB
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call_async
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
+from ratebound.from_extra import from_extra
 from ratebound.http.client_ip import Lines
 
 try:
-    from aiohttp import (
-        ClientConnectionError,
-        ClientConnectorError,
-        ClientError,
-        ClientHandlerType,
-        ClientOSError,
-        ClientRequest,
-        ClientResponse,
-        ClientSSLError,
-        ConnectionTimeoutError,
-        Payload,
-        ServerDisconnectedError,
-        ServerTimeoutError,
-        payload_type,
-    )
-    from aiohttp.abc import AbstractStreamWriter
-except ModuleNotFoundError as missing:
-    if missing.name != "aiohttp":
-        raise
-    raise ModuleNotFoundError(
-        'aiohttp is not installed. Run: pip install "ratebound[aiohttp]"', name="aiohttp"
-    ) from None
+    with from_extra("aiohttp", aiohttp="aiohttp"):
+        from aiohttp import (
+            ClientConnectionError,
+            ClientConnectorError,
+            ClientError,
+            ClientHandlerType,
+            ClientOSError,
+            ClientRequest,
+            ClientResponse,
+            ClientSSLError,
+            ConnectionTimeoutError,
+            Payload,
+            ServerDisconnectedError,
+            ServerTimeoutError,
+            payload_type,
+        )
+        from aiohttp.abc import AbstractStreamWriter
+except ModuleNotFoundError:
+    raise
 except ImportError:
     raise ImportError('ratebound.client.aiohttp needs aiohttp 3.12. Run: pip install "ratebound[aiohttp]"') from None
 

@@ -21,14 +21,11 @@ from ratebound.client.body import LONGEST_READ, decoded_start, rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call, call_async
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure, Retry
+from ratebound.from_extra import from_extra
 from ratebound.http.client_ip import Lines
 
-try:
+with from_extra("httpx", httpx="httpx"):
     import httpx
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] != "httpx":
-        raise
-    raise ModuleNotFoundError('httpx is not installed. Run: pip install "ratebound[httpx]"', name="httpx") from None
 
 EXTENSION: Final = "ratebound"
 

@@ -47,12 +47,12 @@ class LearnedQuota:
 
     __slots__ = ("key", "label", "name", "remaining", "shape", "unit", "watch")
 
-    def __init__(self, key: str, quota: Quota, shape: Shape | None = None) -> None:
+    def __init__(self, key: str, quota: Quota) -> None:
         self.key = key
         self.name = quota.name
         self.unit = quota.unit
         self.label = _label(quota)
-        self.shape = shape
+        self.shape: Shape | None = None
         self.remaining: int | None = None
         self.watch = Watch()
 

@@ -19,16 +19,10 @@ from ratebound.client.call_events import (
     Retrying,
 )
 from ratebound.client.call_labels import WAITS, CallLabels, result_of
+from ratebound.from_extra import from_extra
 
-try:
+with from_extra("otel", opentelemetry="opentelemetry-api"):
     from opentelemetry import metrics, trace
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] != "opentelemetry":
-        raise
-    raise ModuleNotFoundError(
-        'opentelemetry-api is not installed. Run: pip install "ratebound[otel]"',
-        name="opentelemetry",
-    ) from None
 
 
 class OpenTelemetryCallListener:

@@ -14,16 +14,10 @@ from ratebound.client.call_events import (
     Retrying,
 )
 from ratebound.client.call_labels import WAITS, CallLabels, result_of
+from ratebound.from_extra import from_extra
 
-try:
+with from_extra("prometheus", prometheus_client="prometheus-client"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] != "prometheus_client":
-        raise
-    raise ModuleNotFoundError(
-        'prometheus-client is not installed. Run: pip install "ratebound[prometheus]"',
-        name="prometheus_client",
-    ) from None
 
 
 class PrometheusCallListener:

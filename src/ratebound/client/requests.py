@@ -12,18 +12,13 @@ from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, ca
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
 from ratebound.client.urllib3 import discard, failure_of, peek
+from ratebound.from_extra import from_extra
 from ratebound.http.client_ip import Lines
 
-try:
+with from_extra("requests", requests="requests"):
     from requests import PreparedRequest, Response
     from requests.adapters import DEFAULT_POOLBLOCK, DEFAULT_POOLSIZE, HTTPAdapter
     from requests.exceptions import ChunkedEncodingError, ConnectionError, ConnectTimeout, SSLError, Timeout
-except ModuleNotFoundError as missing:
-    if missing.name != "requests":
-        raise
-    raise ModuleNotFoundError(
-        'requests is not installed. Run: pip install "ratebound[requests]"', name="requests"
-    ) from None
 
 
 class RequestsCircuitOpen(CircuitOpen, ConnectionError):

@@ -16,9 +16,10 @@ from ratebound.client.body import LONGEST_READ, rewinding
 from ratebound.client.call import CallOptions, Head, Outgoing, PoliteOptions, call
 from ratebound.client.circuit import CircuitOpen
 from ratebound.client.retry import Failure
+from ratebound.from_extra import from_extra
 from ratebound.http.client_ip import Lines
 
-try:
+with from_extra("urllib3", urllib3="urllib3"):
     from urllib3 import BaseHTTPResponse, HTTPResponse, PoolManager, ProxyManager
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
     from urllib3.exceptions import (
@@ -33,12 +34,6 @@ try:
         TimeoutError,
     )
     from urllib3.util import Retry as Urllib3Retry
-except ModuleNotFoundError as missing:
-    if missing.name != "urllib3":
-        raise
-    raise ModuleNotFoundError(
-        'urllib3 is not installed. Run: pip install "ratebound[urllib3]"', name="urllib3"
-    ) from None
 
 
 class Urllib3CircuitOpen(CircuitOpen, HTTPError):

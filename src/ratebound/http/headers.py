@@ -17,6 +17,7 @@ from ratebound import kernels
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.http.caching import is_redirect, is_shareable
+from ratebound.http.denial import QUOTA_EXCEEDED, kind_of, longest_wait
 from ratebound.http.header_plan import HeaderPlan, HeaderPlans, Pairs, remaining_text, usual_pairs
 from ratebound.http.shown import KONG_UNITS, Shown
 from ratebound.http.structured import MAX_INTEGER, write_string
@@ -34,7 +35,6 @@ RetryAfterForm = Literal["seconds", "date"]
 SharedCaching = Literal["omit", "send"]
 
 MAX_PLANS = 4096  # limits that are made per request must not fill memory
-SHED_SPREAD = 4 * SECOND  # clients of an overloaded process are told to wait from 1 second to 5
 THREE = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 FIELDS: dict[str, tuple[str, ...]] = {
     "draft-11": ("RateLimit-Policy", "RateLimit"),
@@ -203,14 +203,17 @@ class Headers:
             if usual is not None:
                 return usual
         rows = decision.rows
+        told: Pairs = []
         if not decision.allowed:
             if spread is None:
                 spread = self.spread()
+            kind = kind_of(decision)
+            told = self.retry_after(longest_wait(decision, kind, spread), decision.at)
             # Without the storage the remaining units are unknown. While limits are lowered, no quota is exceeded.
-            if not self._writers or decision.unavailable or decision.blocked or decision.shed:
-                return self._retry_after(decision, spread)
-        elif not self._writers:
-            return []
+            if kind != QUOTA_EXCEEDED:
+                return told
+        if not self._writers:
+            return told
         plan = self._plan(decision.asks)
         degraded = isinstance(rows, DegradedRows)
         quotas: list[Quota] = []
@@ -230,8 +233,7 @@ class Headers:
         pairs = plan.fixed.copy()
         for write in self._writers if quotas else ():
             write(pairs, plan, quotas)
-        if not decision.allowed:
-            pairs += self._retry_after(decision, spread or 1.0)
+        pairs += told
         return pairs
 
     def suit(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
@@ -265,10 +267,6 @@ class Headers:
             if plan.is_usual:
                 self._usual_plans[identity] = plan
         return plan
-
-    def _retry_after(self, decision: Decision, spread: float) -> Pairs:
-        wait = longest_wait(decision, spread)
-        return self.retry_after(wait, decision.rows[0][5])
 
     def retry_after(self, wait: int | None, now: int | None = None) -> Pairs:
         """Return the field that says how long to wait; nothing if no wait is known.
@@ -351,28 +349,6 @@ def told_apart(shown: list[Shown]) -> list[Shown]:
         Shown(quota.limit, f"{quota.name} {quota.limit.text}") if len(limits[quota.name]) > 1 else quota
         for quota in shown
     ]
-
-
-def longest_wait(decision: Decision, spread: float = 1.0) -> int | None:
-    """Return microseconds until a denied request may pass; None if it never can, or if it is unknown. Never 0, which
-    would mean now.
-
-    The end of a lease says nothing about when a slot will be free: only the time that its rule gives counts. If the
-    process is overloaded, it is unknown when that will end: clients get waits to come back at different times.
-    """
-    if decision.shed:
-        return int((SECOND + decision.at * 7919 % SHED_SPREAD) * spread)  # the same in headers and body
-    is_for_slots = not decision.unavailable  # else every wait is for the storage
-    waits: list[int | None] = []
-    for limit, row in zip(decision.limits, decision.rows, strict=True):
-        if not row[0]:
-            if not (is_for_slots and limit.has_slots):
-                waits.append(row[2])
-            elif limit.retry_us:
-                waits.append(limit.retry_us)
-    if not waits or None in waits:
-        return None
-    return max([int((wait or 1) * spread) for wait in waits])
 
 
 def urgency(quota: Quota) -> tuple[bool, bool, float, int, int]:

@@ -3,16 +3,9 @@
 import json
 from typing import Any
 
+from ratebound.http.denial import QUOTA_EXCEEDED, REDUCED_CAPACITY
 from ratebound.http.headers import FIELDS
-from ratebound.http.rejection import (
-    FORMATS,
-    QUOTA_EXCEEDED,
-    REDUCED_CAPACITY,
-    TITLES,
-    Rejection,
-    RejectionFormat,
-    content_of,
-)
+from ratebound.http.rejection import FORMATS, TITLES, Rejection, RejectionFormat, content_of
 
 Described = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """The response to a denied request: status, header fields and body.
 
-429 means that the client did too much, 503 that we failed: `kind_of` decides it. Bodies tell what the headers tell,
+429 means that the client did too much, 503 that we failed: denial.py decides it. Bodies tell what the headers tell,
 and nothing internal: no keys, no addresses, no storage errors. The adapter omits the body of a HEAD response and sets
 Content-Length.
 """
@@ -14,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 from ratebound.calendar_period import local_time
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
+from ratebound.http.denial import ABNORMAL_USAGE, QUOTA_EXCEEDED, REDUCED_CAPACITY, kind_of, longest_wait
 from ratebound.http.header_plan import Pairs
-from ratebound.http.headers import Headers, expose, longest_wait
+from ratebound.http.headers import Headers, expose
 from ratebound.http.shown import CONCURRENT_REQUESTS, Shown
 from ratebound.outcome import Outcome
 
@@ -27,10 +28,6 @@ Lines = Sequence[tuple[str, str]]
 TYPES = "https://iana.org/assignments/http-problem-types#"
 NO_STORE = ("Cache-Control", "no-store")  # a cache that does not know 429 might store it
 
-
-QUOTA_EXCEEDED = "quota-exceeded"
-REDUCED_CAPACITY = "temporary-reduced-capacity"
-ABNORMAL_USAGE = "abnormal-usage-detected"
 FORBIDDEN = "forbidden"
 TITLES = {
     QUOTA_EXCEEDED: "Quota Exceeded",
@@ -320,9 +317,9 @@ class RejectionFormat:
             ('api',)
         """
         link = documentation or self.documentation
-        wait = longest_wait(decision, spread)
-        after = None if wait is None else -(-wait // SECOND)
         kind = kind_of(decision)
+        wait = longest_wait(decision, kind, spread)
+        after = None if wait is None else -(-wait // SECOND)
         status = self.unavailable_status if kind == REDUCED_CAPACITY else self.status
         violated: dict[str, None] = {}
         limits: list[dict[str, Any]] = []
@@ -350,15 +347,6 @@ class RejectionFormat:
         if has(request_headers, "origin"):
             headers += expose(pairs)
         return Response(rejection.status, headers, body)
-
-
-def kind_of(decision: Decision) -> str:
-    """Return the problem type of the rejection of a denied decision, which also gives its status."""
-    if decision.unavailable or decision.shed:
-        return REDUCED_CAPACITY
-    if decision.blocked:
-        return ABNORMAL_USAGE
-    return QUOTA_EXCEEDED
 
 
 def _in_seconds(after: int | None) -> str:

@@ -5,15 +5,14 @@ Bodies are read and dropped: without a callback for them the parser makes no obj
 
 from typing import Any
 
+from ratebound.from_extra import from_extra
 from ratebound.loadtest.answer import ERROR_NUMBERS
 from ratebound.loadtest.exchange import Finish, LoadExchange, RawLines, now, tells_limits
 from ratebound.loadtest.identities import ClientMarks
 from ratebound.loadtest.plan import LoadTarget
 
-try:
+with from_extra("loadtest", httptools="httptools"):
     import httptools
-except ModuleNotFoundError:  # pragma: no cover
-    raise ModuleNotFoundError('httptools is not installed. Run: pip install "ratebound[loadtest]"') from None
 
 MAX_HEAD = 256 * 1024
 MAX_ANSWER = 64 * 1024 * 1024

@@ -7,20 +7,19 @@ A connection carries its first request after the server's settings have come, si
 from functools import lru_cache
 from typing import Any
 
+from ratebound.from_extra import from_extra
 from ratebound.loadtest.answer import ERROR_NUMBERS
 from ratebound.loadtest.exchange import Finish, LoadExchange, RawLines, now, tells_limits
 from ratebound.loadtest.identities import ClientMarks
 from ratebound.loadtest.plan import LoadTarget
 
-try:
+with from_extra("loadtest", h2="h2"):
     import h2.config
     import h2.connection
     import h2.errors
     import h2.events
     import h2.exceptions
     import h2.settings
-except ModuleNotFoundError:  # pragma: no cover
-    raise ModuleNotFoundError('h2 is not installed. Run: pip install "ratebound[loadtest]"') from None
 
 MAX_ANSWER = 64 * 1024 * 1024
 MAX_LINES = 256

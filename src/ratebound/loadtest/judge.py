@@ -51,7 +51,7 @@ class ClientVerdict(NamedTuple):
 
 
 def spans_by_client(
-    answers: Iterable[Answer], *, refused: frozenset[int] = REFUSED, shared: bool = False, tolerance: float = TOLERANCE
+    answers: Iterable[Answer], *, refused: frozenset[int] = REFUSED, shared: bool = False
 ) -> dict[int, ClientSpans]:
     """Return what each client was answered; with `shared`, all clients as one.
 
@@ -63,7 +63,7 @@ def spans_by_client(
         if not answer.status and answer.error in NEVER_SENT:
             continue
         client = EVERYONE if shared else answer.client
-        span = Span(math.floor((answer.sent - tolerance) * SECOND), math.ceil((answer.done + tolerance) * SECOND))
+        span = Span(math.floor((answer.sent - TOLERANCE) * SECOND), math.ceil((answer.done + TOLERANCE) * SECOND))
         granted, denied, unknown = found.setdefault(client, ([], [], []))
         if answer.status in refused:
             denied.append(span)

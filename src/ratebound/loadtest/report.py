@@ -103,7 +103,6 @@ def make_report(
     refused: frozenset[int] = REFUSED,
     assertions: Sequence[Assertion] = (),
     load: str = "",
-    tolerance: float = TOLERANCE,
     cost: int = 1,
 ) -> LoadReport:
     """Judge a run. Without `limits`, those that the server's headers name are expected.
@@ -113,7 +112,7 @@ def make_report(
     """
     limits = [limit_in_requests(limit, cost) for limit in limits]
     answers = list(run.answers if cost == 1 else answers_in_requests(run.answers, cost))
-    seen = spans_by_client(answers, refused=refused, shared=shared, tolerance=tolerance)
+    seen = spans_by_client(answers, refused=refused, shared=shared)
     found = find_limit(seen, started=run.started)
     quotas = told_quotas(answers)
     expected = ExpectedLimits(tuple(limits), "--limit") if limits else limits_of_headers(quotas, found, seen)
@@ -124,7 +123,7 @@ def make_report(
             one._replace(settled=one.settled and not can_be_meant(quotas, seen[one.client])) if one.is_wrong else one
             for one in verdicts
         ]
-    by_client = spans_by_client(answers, refused=refused, tolerance=tolerance) if shared else seen
+    by_client = spans_by_client(answers, refused=refused) if shared else seen
     fairness = fairness_of(by_client)
     latencies = latencies_of(answers, refused)
     statuses = Counter(answer.status for answer in answers if answer.status)
@@ -135,7 +134,7 @@ def make_report(
         _on_time(run),
         _kept(expected, judged, verdicts, fresh=fresh, is_told=not limits),
         *_headers_agree(limits, quotas, told_words(quotas)),
-        *truthful_checks(list(_by_client(answers, refused, shared, tolerance)), limits, fresh=fresh),
+        *truthful_checks(list(_by_client(answers, refused, shared)), limits, fresh=fresh),
         fairness_check(fairness, len(by_client)),
     ]
     figures = _figures(latencies, fairness, verdicts, sum(errors.values()), run.sent)
@@ -192,14 +191,12 @@ def _unjudged(seen: dict[int, Any]) -> list[ClientVerdict]:
     ]
 
 
-def _by_client(
-    answers: Sequence[Answer], refused: frozenset[int], shared: bool, tolerance: float
-) -> Iterator[ClientAnswers]:
+def _by_client(answers: Sequence[Answer], refused: frozenset[int], shared: bool) -> Iterator[ClientAnswers]:
     found: dict[int, list[Answer]] = {}
     for answer in answers:
         found.setdefault(EVERYONE if shared else answer.client, []).append(answer)
     for client, theirs in sorted(found.items()):
-        yield ClientAnswers(client, theirs, refused, tolerance)
+        yield ClientAnswers(client, theirs, refused, TOLERANCE)
 
 
 def _answered(statuses: Counter[int], errors: Counter[str], refused: frozenset[int]) -> LoadCheck:

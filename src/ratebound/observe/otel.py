@@ -22,6 +22,7 @@ from ratebound.events import (
     Struck,
     Warned,
 )
+from ratebound.from_extra import from_extra
 from ratebound.observe.label import (
     IN_FLIGHT,
     SECONDS,
@@ -35,15 +36,8 @@ from ratebound.observe.label import (
 from ratebound.observe.memory_usage import MemoryUse, WatchedMemory
 from ratebound.outcome import DegradedRows
 
-try:
+with from_extra("otel", opentelemetry="opentelemetry-api"):
     from opentelemetry import metrics, trace
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] != "opentelemetry":
-        raise
-    raise ModuleNotFoundError(
-        'opentelemetry-api is not installed. Run: pip install "ratebound[otel]"',
-        name="opentelemetry",
-    ) from None
 
 Attributes = dict[str, str | bool]
 

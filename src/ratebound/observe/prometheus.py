@@ -22,6 +22,7 @@ from ratebound.events import (
     Struck,
     Warned,
 )
+from ratebound.from_extra import from_extra
 from ratebound.limit import Limit
 from ratebound.observe.label import (
     IN_FLIGHT,
@@ -36,16 +37,9 @@ from ratebound.observe.label import (
 from ratebound.observe.memory_usage import WatchedMemory
 from ratebound.outcome import DegradedRows, Row
 
-try:
+with from_extra("prometheus", prometheus_client="prometheus-client"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] != "prometheus_client":
-        raise
-    raise ModuleNotFoundError(
-        'prometheus-client is not installed. Run: pip install "ratebound[prometheus]"',
-        name="prometheus_client",
-    ) from None
 
 RESULTS = {True: "allowed", False: "denied"}
 FLAGS = {True: "true", False: "false"}

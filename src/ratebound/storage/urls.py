@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
+from ratebound.from_extra import from_extra
 from ratebound.storage import AsyncStorage, Refusals, Storage
 from ratebound.storage.memory import AsyncMemoryStorage, MemoryStorage
 from ratebound.storage.secrecy import hidden, split_url
@@ -156,14 +157,8 @@ def _kind_of(source: str) -> _Kind | None:
 
 def _imported(kind: _Kind) -> Any:
     """Import the module of a storage: not before, because most programs never need it."""
-    try:
+    with from_extra(kind.extra, **{kind.driver: kind.driver}):
         return import_module(kind.module)
-    except ModuleNotFoundError as error:
-        if not kind.driver or str(error.name).partition(".")[0] != kind.driver:
-            raise
-        raise ModuleNotFoundError(
-            f'{kind.driver} is not installed. Run: pip install "ratebound[{kind.extra}]"'
-        ) from None
 
 
 def _shared() -> Any:
@@ -177,13 +172,8 @@ def _shared() -> Any:
 
 
 def _redis() -> Any:
-    try:
+    with from_extra("redis", redis="redis-py", hiredis="hiredis"):
         from ratebound.storage.redis import storage
-    except ModuleNotFoundError as error:
-        missing = {"redis": "redis-py", "hiredis": "hiredis"}.get(str(error.name).partition(".")[0])
-        if missing is None:
-            raise
-        raise ModuleNotFoundError(f'{missing} is not installed. Run: pip install "ratebound[redis]"') from None
     return storage
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from ratebound.clock import SECOND
 from ratebound.decision import Decision
 from ratebound.http import Response
+from ratebound.http.denial import kind_of, longest_wait
 from ratebound.http.header_plan import Pairs
-from ratebound.http.headers import longest_wait
 from ratebound.policy import RequestView, Verdict
 
 
@@ -59,8 +59,8 @@ class Rejected:
     @property
     def retry_after(self) -> float | None:
         """Seconds until the same request passes, if alone; None when no wait can help, or none is known."""
-        verdict = self.verdict
-        wait = verdict.block_wait if verdict.decision is None else longest_wait(verdict.decision)
+        decision = self.verdict.decision
+        wait = self.verdict.block_wait if decision is None else longest_wait(decision, kind_of(decision))
         return None if wait is None else wait / SECOND
 
     @property

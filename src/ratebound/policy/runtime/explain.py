@@ -13,7 +13,6 @@ from ratebound.policy.model.rule import Plan, Rule
 from ratebound.policy.runtime.compiled_rules import plan_of
 from ratebound.policy.runtime.fast_path import readings_of
 from ratebound.policy.runtime.general_path import CompiledPolicy, Step
-from ratebound.policy.runtime.operator_clients import OperatorClients
 
 T = TypeVar("T")
 
@@ -78,13 +77,10 @@ def explain(policy: Policy, request: RequestView, stage: str = "late") -> Explan
     return explain_compiled(CompiledPolicy(policy), request, stage)
 
 
-def explain_compiled(
-    compiled: CompiledPolicy, request: RequestView, stage: str, named: OperatorClients | None = None
-) -> Explanation:
-    """Explain what a compiled policy does with a request; see `explain`. `named` are the clients that operators have
-    named."""
+def explain_compiled(compiled: CompiledPolicy, request: RequestView, stage: str) -> Explanation:
+    """Explain what a compiled policy does with a request; see `explain`."""
     policy = compiled.policy
-    verdict = _run(compiled.deliberate(request, stage, policy.switch, None, named))
+    verdict = _run(compiled.deliberate(request, stage, policy.switch, None, None))
     if request.found is None:  # off: nothing was looked at
         request.found = RequestIdentities(compiled, policy.proxies.client_address(request.peer, request.headers))
     found: RequestIdentities = request.found

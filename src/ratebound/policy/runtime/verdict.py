@@ -140,7 +140,7 @@ class Verdict:
     def rule(self) -> Rule | None:
         """The rule to name to the client: that of the most pressing limit, or the one that denies."""
         place = self._place()
-        return None if place is None else self.asked[place]
+        return None if place is None else self.grounds.asked[place]
 
     @property
     def identity(self) -> Identity | None:
@@ -205,9 +205,10 @@ class Verdict:
         return settled
 
     def _place(self) -> int | None:
-        if not self.asked:
+        asked = self.grounds.asked
+        if not asked:
             return None
-        if self.decision is None or len(self.asked) == 1:
+        if self.decision is None or len(asked) == 1:
             return 0
         decisive = self.decision.limit
         return next(place for place, ask in enumerate(self.decision.asks) if any(decisive is limit for limit in ask[1]))

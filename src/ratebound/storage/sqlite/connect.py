@@ -37,7 +37,6 @@ AT_FORK = 2.0  # seconds that a fork waits for the calls of other threads
 FOLLOWERS = ("-wal", "-shm", "-journal")  # files that SQLite puts beside a database
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 T = TypeVar("T")
 
 

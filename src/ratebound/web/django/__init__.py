@@ -5,17 +5,15 @@ for a request that reaches no view, when its response leaves. Under ASGI only fu
 block leave the event loop.
 """
 
-try:
+from ratebound.from_extra import from_extra
+
+with from_extra("django", django="Django", asgiref="Django"):
     from ratebound.web.django import checks  # noqa: F401 - registers itself
     from ratebound.web.django.configuration import Settings, aclose, client_address, close, configured_limits
     from ratebound.web.django.dashboard import Operator, dashboard, staff_operator
     from ratebound.web.django.decorator import exempt, limit
     from ratebound.web.django.middleware import RateLimitMiddleware
     from ratebound.web.django.usage_page import usage_page
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] not in ("asgiref", "django"):
-        raise
-    raise ModuleNotFoundError('Django is not installed. Run: pip install "ratebound[django]"') from None
 
 __all__ = [
     "Operator",

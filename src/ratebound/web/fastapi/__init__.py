@@ -4,11 +4,9 @@ All limits of a request are foreseen and checked at once, by the two middleware 
 foreseen, because the router or a decorator hides it, or only a dependency knows the user, is checked when it is called.
 """
 
-try:
+from ratebound.from_extra import from_extra
+
+with from_extra("fastapi", starlette="Starlette", anyio="Starlette"):
     from ratebound.web.fastapi.limits import Operator, Passed, RateLimitExceeded, RateLimits, Rejected, RequestView
-except ModuleNotFoundError as error:
-    if str(error.name).partition(".")[0] not in ("anyio", "starlette"):
-        raise
-    raise ModuleNotFoundError('Starlette is not installed. Run: pip install "ratebound[fastapi]"') from None
 
 __all__ = ["Operator", "Passed", "RateLimitExceeded", "RateLimits", "Rejected", "RequestView"]
