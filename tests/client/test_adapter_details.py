@@ -2,18 +2,24 @@
 
 import asyncio
 import pickle
+import time
+from collections.abc import Callable
+from typing import Any
 
 import aiohttp
+import httpx
 import pytest
 import requests
 import urllib3
 
-from ratebound.client import Backoff, Retry
+from ratebound.client import Backoff, CircuitBreaker, Retry
 from ratebound.client.aiohttp import polite
+from ratebound.client.httpx import PoliteTransport
 from ratebound.client.requests import PoliteAdapter
 from ratebound.client.urllib3 import PolitePoolManager, PoliteProxyManager
 from ratebound.testing import nothing_sleeps
 from tests.client.scripted_server import Play, refusals, scripted_server
+from tests.http.vendor_server import answering
 
 SOON = Retry(backoff=Backoff("none", first=0.001, most=0.001))
 NOWHERE = "http://api.example.invalid/path"
@@ -62,6 +68,43 @@ def test_without_retries_urllib3_returns_redirects_and_raises_errors_as_they_are
             pools.request("GET", server.url, retries=False)
 
 
+def get_with_httpx(url: str, **options: Any) -> None:
+    with httpx.Client(transport=PoliteTransport(**options)) as client:
+        client.get(url)
+
+
+def get_with_requests(url: str, **options: Any) -> None:
+    with requests.Session() as session:
+        session.mount("https://", PoliteAdapter(**options))
+        session.get(url, timeout=20)
+
+
+def get_with_urllib3(url: str, **options: Any) -> None:
+    with PolitePoolManager(**options) as pools:
+        pools.request("GET", url, timeout=20)
+
+
+def get_with_aiohttp(url: str, **options: Any) -> None:
+    async def run() -> None:
+        async with aiohttp.ClientSession(middlewares=(polite(**options),)) as session:
+            await session.get(url)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x15\x03\x01\x00\x02\x02\x50"], ids=["end", "alert"])
+@pytest.mark.parametrize("get", [get_with_httpx, get_with_requests, get_with_urllib3, get_with_aiohttp])
+def test_a_handshake_that_the_server_ends_is_tried_again_and_counted(get: Callable[..., None], answer: bytes) -> None:
+    """A balancer that starts anew does that."""
+    breaker = CircuitBreaker(failures=2)
+    with answering(lambda hello: answer) as server:
+        url = server.url.replace("http:", "https:")
+        with pytest.raises(Exception, match=r"(?i)ssl|connect"):
+            get(url, retry=Retry(attempts=2, backoff=SOON.backoff), breaker=breaker)
+        assert len(server.requests) == 2
+    assert not breaker.of(url).closed
+
+
 def test_a_pool_that_blocks_gets_the_connection_of_a_refusal_back() -> None:
     refusal = Play(503, {"Retry-After": "0"}, b"x" * 1_000_000)
     with scripted_server(refusal) as server, nothing_sleeps(), PolitePoolManager(maxsize=1, block=True) as pools:
@@ -100,6 +143,27 @@ def test_the_total_timeout_of_aiohttp_is_for_the_whole_call() -> None:
                 assert len(server.received) == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_the_total_timeout_of_aiohttp_ends_the_reading_of_a_refusal_too(kind: str) -> None:
+    events: list[object] = []
+
+    async def run() -> None:
+        refusal = Play(429, {"Retry-After": "30", "Content-Type": kind}, parts=(b"{", b"}"))  # the second never comes
+        with scripted_server(refusal) as server:
+            server.let_go()
+            middleware = polite(listeners=[events.append])
+            timeout = aiohttp.ClientTimeout(total=0.3)
+            async with aiohttp.ClientSession(timeout=timeout, middlewares=(middleware,)) as session:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(20):
+                        await session.get(server.url)
+                assert len(server.received) == 1
+
+    began = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - began < 15  # and not after the 30 s of the server
 
 
 def test_the_error_of_aiohttp_is_kept_where_aiohttp_repeats_nothing() -> None:

@@ -29,6 +29,7 @@ from ratebound.client.call_events import Attempted, BudgetExhausted, CircuitOpen
 from ratebound.testing import nothing_sleeps
 from tests.client.callers import CALLERS, Body, Caller, OneShot, Upload
 from tests.client.scripted_server import DONE, Play, Scripted, quota, refusals, scripted_server
+from tests.http.vendor_server import answering
 from tests.servers import HOST, free_port
 
 AT_ONCE = {"Retry-After": "0"}
@@ -88,6 +89,15 @@ def test_a_refusal_is_retried_after_the_seconds_that_it_names(make: Make, server
     (retrying,) = of_kind(events, Retrying)
     assert retrying.server_wait == 7
     assert 7 <= retrying.wait <= 7.7 + 0.5
+
+
+@pytest.mark.usefixtures("no_sleep")
+def test_the_first_of_several_waits_counts(make: Make, server: Scripted) -> None:
+    """A gateway may add its own line to that of the server."""
+    server.plays(Play(429, {"Retry-After": "7", "retry-after": "9"}))
+    events: list[Any] = []
+    assert make(listeners=[events.append]).call("GET", server.url).status == 200
+    assert of_kind(events, Retrying)[0].server_wait == 7
 
 
 @pytest.mark.usefixtures("no_sleep")
@@ -393,9 +403,10 @@ def test_a_long_refusal_of_a_stream_is_not_read_to_its_end(make: Make, server: S
 
 
 @pytest.mark.usefixtures("no_sleep")
+@pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("headers", [AT_ONCE, {**AT_ONCE, **JSON}], ids=["text", "json"])
 def test_a_refusal_that_comes_drop_by_drop_is_not_waited_for(
-    make: Make, server: Scripted, headers: dict[str, str]
+    make: Make, server: Scripted, headers: dict[str, str], streamed: bool
 ) -> None:
     """The time-out of a read begins anew with every byte."""
     drops, done = 0, threading.Event()
@@ -411,7 +422,10 @@ def test_a_refusal_that_comes_drop_by_drop_is_not_waited_for(
     dripping.start()
     try:
         seen: list[bytes] = []
-        assert make().stream(server.url, seen.append, parts=1) == 200
+        if streamed:
+            assert make().stream(server.url, seen.append, parts=1) == 200
+        else:
+            seen.append(make().call("GET", server.url).body)
         assert b"".join(seen) == DONE
         assert drops < 300
     finally:
@@ -445,6 +459,42 @@ def test_a_streamed_refusal_that_is_returned_is_whole(make: Make, server: Script
     seen: list[bytes] = []
     assert make(retry=Retry(attempts=1)).stream(server.url, seen.append, parts=1_000_000) == 429
     assert b"".join(seen) == body
+
+
+@pytest.mark.usefixtures("no_sleep")
+def test_a_refusal_that_breaks_off_is_obeyed(make: Make, server: Scripted) -> None:
+    server.plays(Play(429, {"Retry-After": "7"}, cut="middle"))
+    events: list[Any] = []
+    assert make(listeners=[events.append]).call("POST", server.url, body=b"whole").status == 200
+    assert of_kind(events, Retrying)[0].server_wait == 7
+    assert server.bodies() == [b"whole"] * 2
+
+
+@pytest.mark.usefixtures("no_sleep")
+def test_a_refusal_whose_encoding_is_broken_is_obeyed(make: Make, server: Scripted) -> None:
+    server.plays(Play(429, {"Retry-After": "7", **JSON, "Content-Encoding": "gzip"}, b"no gzip"))
+    events: list[Any] = []
+    assert make(listeners=[events.append]).call("GET", server.url).status == 200
+    assert of_kind(events, Retrying)[0].server_wait == 7
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x00\xff\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 5\r\n\r\nok",
+    ],
+    ids=["no HTTP", "no status", "two lengths"],
+)
+def test_an_answer_that_breaks_the_rules_of_http_is_a_failed_connection(make: Make, answer: bytes) -> None:
+    events: list[Any] = []
+    with answering(lambda request: answer) as server:
+        caller = make(retry=Retry(attempts=2, backoff=SOON.backoff), listeners=[events.append])
+        with pytest.raises(Exception, match=r"."):
+            caller.call("GET", server.url)
+        assert len(server.requests) == 2
+    assert [event.error for event in of_kind(events, Attempted)] == ["closed", "closed"]
 
 
 @pytest.mark.usefixtures("no_sleep")

@@ -262,7 +262,7 @@ def test_a_pacer_of_the_caller_is_not_closed() -> None:
 @pytest.mark.parametrize("at", ["send", "read", "answered", "discard", "pause"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
 def test_an_interrupted_call_leaves_nothing_behind(at: str, error: type[BaseException]) -> None:
-    """The answer is closed, the probe of the circuit is free again, and the interrupt arrives as it is."""
+    """The answer is closed, the turn is over, the circuit's probe is free again, and the interrupt arrives as it is."""
     time = Time()
     breaker = CircuitBreaker(failures=1, clock=time)
     made(ScriptedExchange(time, [Scripted(500)]), breaker=breaker)
@@ -278,6 +278,7 @@ def test_an_interrupted_call_leaves_nothing_behind(at: str, error: type[BaseExce
         step = flow.send(step())
     with pytest.raises(error):
         _interrupt(flow, error())
+    assert pacer.told == {"discard": [429], "pause": [429]}.get(at, ["failed"])
     open_answers = {"send": 0, "pause": 0}.get(at, 1)
     assert len([most for _, most in exchange.discarded if most == 0]) == open_answers
     assert made(ScriptedExchange(time, [OK]), breaker=breaker)[0] is OK

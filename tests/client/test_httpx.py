@@ -362,6 +362,20 @@ def test_a_cancelled_call_ends_at_once_and_holds_no_connection(server: Scripted,
     gc.collect()  # nothing is left that warns when it is collected
 
 
+def test_a_call_that_is_cancelled_while_its_refusal_is_read_frees_its_slot(server: Scripted) -> None:
+    server.plays(Play(429, {**JSON, "Retry-After": "0"}, parts=(b"{", b"}")))
+
+    async def main() -> None:
+        pacer = AsyncPacer("1 concurrent for 1 hour", learn=False)
+        async with pacer, async_client(pacer=pacer, retry=Retry(within=20)) as found:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await found.get(server.url)
+            assert (await found.get(server.url)).status_code == 200
+
+    asyncio.run(main())
+
+
 def test_a_timeout_around_a_call_is_kept(server: Scripted) -> None:
     server.always(Play(429, {"Retry-After": "50"}))
 

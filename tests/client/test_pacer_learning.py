@@ -5,18 +5,24 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.request import HTTPErrorProcessor, build_opener
 
 import pytest
 
 from ratebound import RateLimited
+from ratebound.arguments import as_patience
 from ratebound.client import AsyncPacer, Pacer
-from ratebound.client.learned_origins import MAX_ORIGINS, MAX_QUOTAS
+from ratebound.client.learned_limits import BUCKET, MAX_LEARNED, WINDOW
+from ratebound.client.learned_origins import MAX_ORIGINS, MAX_QUOTAS, SharedShape, read_shapes, write_shapes
+from ratebound.client.pacing import Granted, TurnNotInTime, Wanted
+from ratebound.http.advice import read_advice
+from ratebound.notation import parse_limits
 from ratebound.storage.memory import MemoryStorage
 from ratebound.testing import FakeClock
-from tests.client.pacing_simulation import Simulation, limited_server
+from tests.client.pacing_simulation import ORIGIN, SimulatedCalls, SimulatedTicket, Simulation, limited_server
 from tests.http.vendor_headers import recordings
 
 URL = "https://api.example.com/v1/things"
@@ -48,6 +54,30 @@ def test_after_a_refusal_everybody_waits_who_shares_the_storage() -> None:
     other.wait("https://other.example.com/", timeout=0)
     other.wait(URL)
     assert 7_000_000 <= clock.now - begin <= 7_100_000
+
+
+def test_a_refusal_that_comes_while_a_turn_is_taken_does_not_hold_a_caller_beyond_its_timeout() -> None:
+    simulation = Simulation(1, trip=(0.02, 0.02))
+    core = simulation.core(tuple(parse_limits("10/second burst 1")))
+    calls = SimulatedCalls(simulation.storage)
+    turns: list[Granted] = []
+
+    def ask(timeout: float) -> None:
+        wanted = Wanted(ORIGIN, 1, 0, as_patience(timeout, 0.0))
+        simulation.drive(core.coming(wanted, calls, SimulatedTicket(), None), turns.append)
+
+    ask(5)
+    simulation.run(1)
+    refusal = read_advice(429, [("Retry-After", "30")])
+    simulation.after(0, lambda: ask(5))
+    simulation.after(0, lambda: ask(5))  # its place is 100 ms ahead
+    simulation.after(0.05, lambda: simulation.drive(core.answered(turns[0], refusal, calls), lambda _: None))
+    simulation.run(4)
+    (late,) = simulation.problems
+    assert isinstance(late, TurnNotInTime)
+    assert 29 < late.wait < 31
+    assert "refused requests" in str(late)
+    assert (len(turns), len(core._lines._lines)) == (2, 0)
 
 
 def test_several_refusals_at_once_are_waited_for_once() -> None:
@@ -104,6 +134,25 @@ def test_what_one_pacer_learned_is_known_to_another() -> None:
         other.wait(URL, timeout=10)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"units": 2**52}, {"period": 2**52}, {"kind": WINDOW, "period": 9 * MAX_LEARNED}, {"fill": 2**52}],
+    ids=lambda wrong: " ".join(wrong),
+)
+def test_a_shared_quota_that_no_limit_can_mirror_stops_nobody(wrong: dict[str, Any]) -> None:
+    clock = FakeClock()
+    storage = MemoryStorage(clock=clock)
+    one, other = paced(clock, storage), paced(clock, storage)
+    one.wait(URL).answered(200, fields(100, 99, 40, 60))
+    version, content = storage.read_document(one._core._document)
+    ((key, (origin, quota, shape)),) = read_shapes(content).items()
+    shape = shape._replace(kind=BUCKET)._replace(**wrong)
+    content = write_shapes({key: SharedShape(origin, quota, shape)})
+    assert storage.write_document(one._core._document, content, version)
+    other.wait(URL, timeout=0).answered(200, fields(100, 98, 40, 60))
+    assert [limit.limit for limit in other.limits()] == [100]
+
+
 def test_tokens_are_counted_by_limits_of_tokens() -> None:
     clock = FakeClock()
     pacer = paced(clock)
@@ -133,6 +182,33 @@ def test_a_server_is_believed_for_no_longer_than_max_wait() -> None:
     assert clock.now - begin == pytest.approx(60_000_000, rel=0.05)
     pacer.wait(URL).answered(429, [("Retry-After", two_years)])
     assert clock.now - begin < 300_000_000
+
+
+def test_callers_with_a_timeout_are_refused_for_no_longer_than_max_wait() -> None:
+    """None of them ever waits for so long. One request each time that max_wait has passed asks if it is still so."""
+    clock = FakeClock()
+    pacer = paced(clock, max_wait=600.0)
+    month = fields(1000, 0, 30 * 86400, 30 * 86400)
+    pacer.wait(URL, timeout=60).answered(200, month)
+    begin, turns = clock.now, []
+    while clock.now < begin + 3600 * 1_000_000:
+        with suppress(RateLimited):
+            pacer.wait(URL, timeout=60).answered(429, month)
+            turns.append((clock.now - begin) // 1_000_000)
+        clock.advance(30)
+    assert turns == [600, 1200, 1800, 2400, 3000]
+
+
+def test_an_idle_pacer_waits_for_a_quota_that_comes_back_soon() -> None:
+    clock = FakeClock()
+    storage = MemoryStorage(clock=clock)
+    one, other = paced(clock, storage, max_wait=60.0), paced(clock, storage, max_wait=60.0)
+    one.wait(URL).answered(200, fields(100, 99, 40, 60))
+    other.wait(URL).answered(200, fields(100, 98, 40, 60))
+    clock.advance(3600)
+    one.wait(URL).answered(200, fields(100, 0, 40, 60))
+    with pytest.raises(RateLimited):
+        other.wait(URL, timeout=10)
 
 
 def test_memory_is_bounded_whatever_servers_send() -> None:

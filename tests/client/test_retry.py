@@ -40,6 +40,8 @@ POST, GET = False, True  # idempotent
         (429, REFUSED._replace(should_retry=False), GET, Wish("rate", "server")),
         (409, Advice(should_retry=True), GET, Wish("409")),
         (409, Advice(should_retry=True), POST, Wish("409", "method")),
+        (200, Advice(should_retry=True), GET, Wish()),
+        (302, Advice(should_retry=True), GET, Wish()),
     ],
 )
 def test_an_answer_is_retried_if_that_is_safe(status: int, advice: Advice, idempotent: bool, wish: Wish) -> None:

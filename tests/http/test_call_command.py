@@ -208,6 +208,10 @@ def test_secrets_of_the_request_are_never_printed() -> None:
     def echo(request: bytes) -> bytes:
         sent = request.decode().replace("\r\n", " ")
         fields = [("RateLimit", f'"{SECRET}";r=1;t=5'), ("X-RateLimit-Resource", f"bot{token}-s3cr3t-value")]
+        fields += [
+            (f"Zendesk-RateLimit-bot{token}", "total=9; remaining=8; resets=7"),
+            (f"X-RateLimit-BOT{token.upper()}", "1"),
+        ]
         return raw(429, [*fields, ("X-RateLimit-Limit", sent), ("Retry-After", sent)], phrase=sent[:200])
 
     with answering(echo) as server:
@@ -215,7 +219,7 @@ def test_secrets_of_the_request_are_never_printed() -> None:
         for more in ([], ["--json"], ["--repeat", "2"]):
             found = run(url, "-H", f"Authorization: {SECRET}", *more)
             assert found.exit_code == 0
-            for secret in (SECRET, SECRET.partition(" ")[2], token, "s3cr3t-value"):
+            for secret in (SECRET, SECRET.partition(" ")[2], token, token.upper(), "s3cr3t-value"):
                 assert secret not in found.output, more
         port = server.port
     found = run(f"http://{HOST}:{port}/bot{token}/get?key=s3cr3t-value", "-H", f"Authorization: {SECRET}")

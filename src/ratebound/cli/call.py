@@ -208,9 +208,9 @@ def _secrets(address: SplitResult, headers: Mapping[str, str]) -> tuple[str, ...
 
 
 def _hidden(text: str, secrets: Sequence[str]) -> str:
-    """Return text without the secrets of the request."""
+    """Return text without the secrets of the request, in any letter case: names of fields have none."""
     for secret in secrets:
-        text = text.replace(secret, "…")
+        text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
     return text
 
 
@@ -240,7 +240,7 @@ def _sent(request: _Request, timeout: float, context: ssl.SSLContext | None) -> 
         )
     except (UnicodeError, ValueError):  # a host that no name server can know
         raise RateboundError(f"cannot read the URL: {request.shown} has no valid host") from None
-    headers = [(name, _hidden(value, request.secrets)) for name, value in answer.headers]
+    headers = [(_hidden(name, request.secrets), _hidden(value, request.secrets)) for name, value in answer.headers]
     return answer._replace(phrase=_hidden(answer.phrase, request.secrets), headers=headers)
 
 

@@ -6,8 +6,8 @@ of a session bounds the whole call, waits included.
 
 import asyncio
 import warnings
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
 from ratebound.client.body import LONGEST_READ, AsyncRepeatableBody, RepeatableBody
@@ -21,13 +21,14 @@ try:
     with from_extra("aiohttp", aiohttp="aiohttp"):
         from aiohttp import (
             ClientConnectionError,
+            ClientConnectorCertificateError,
             ClientConnectorError,
             ClientError,
             ClientHandlerType,
             ClientOSError,
             ClientRequest,
             ClientResponse,
-            ClientSSLError,
+            ClientResponseError,
             ConnectionTimeoutError,
             Payload,
             ServerDisconnectedError,
@@ -35,6 +36,7 @@ try:
             payload_type,
         )
         from aiohttp.abc import AbstractStreamWriter
+        from aiohttp.http import HttpProcessingError
 except ModuleNotFoundError:
     raise
 except ImportError:
@@ -139,11 +141,12 @@ class AiohttpExchange:
             return Failure("timeout", sent=False)
         if isinstance(error, ServerTimeoutError):
             return Failure("timeout")
-        if isinstance(error, ClientSSLError):
+        if isinstance(error, ClientConnectorCertificateError):
             return None
         if isinstance(error, ClientConnectorError):
             return Failure("connect", sent=False)
-        return Failure("closed") if isinstance(error, ClientOSError | ServerDisconnectedError) else None
+        is_no_http = isinstance(error, ClientResponseError) and isinstance(error.__cause__, HttpProcessingError)
+        return Failure("closed") if is_no_http or isinstance(error, ClientOSError | ServerDisconnectedError) else None
 
     def replayable(self) -> bool:
         """Return True if the body can be sent again."""
@@ -153,10 +156,9 @@ class AiohttpExchange:
     async def read(self, response: ClientResponse, most: int) -> bytes | None:
         """Return the beginning of the body, and put it back."""
         found = bytearray()
-        with suppress(ClientError, TimeoutError):
-            async with asyncio.timeout(LONGEST_READ):
-                while len(found) < most and (part := await response.content.read(most - len(found))):
-                    found += part
+        async with _for_a_while(LONGEST_READ):
+            while len(found) < most and (part := await response.content.read(most - len(found))):
+                found += part
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             response.content.unread_data(bytes(found))
@@ -165,13 +167,25 @@ class AiohttpExchange:
     async def discard(self, response: ClientResponse, most: int) -> None:
         """Give the connection back: aiohttp does it itself at the end of a body."""
         try:
-            async with asyncio.timeout(LONGEST_READ if most else 0):
+            async with _for_a_while(LONGEST_READ):
                 while most > 0 and (part := await response.content.readany()):
                     most -= len(part)
-        except (ClientError, TimeoutError):
-            pass
         finally:
             response.close()  # no effect after the end of the body
+
+
+@asynccontextmanager
+async def _for_a_while(seconds: float) -> AsyncIterator[None]:
+    """End reading a body after this time, or when the connection breaks. The end of the timeout `total` is raised."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except ClientError:
+        pass
+    except TimeoutError:
+        if not limit.expired():
+            raise
 
 
 @payload_type(AsyncRepeatableBody)

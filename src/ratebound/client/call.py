@@ -196,6 +196,7 @@ class CallOptions:
         "pacer",
         "random",
         "read_bodies_of",
+        "refusals",
         "retry",
     )
 
@@ -237,6 +238,10 @@ class CallOptions:
         self.listeners: Final[tuple[CallListener, ...]] = listeners if is_logged else (_log, *listeners)
         self.idempotency_key: Final = bool(options.get("idempotency_key", False))
         self.read_bodies_of: Final = frozenset(options.get("read_bodies_of", BODIES))
+        # Errors that may be retried. Their bodies may never end, so no more than a beginning of them is read before.
+        self.refusals: Final = frozenset(
+            status for status in self.retry.statuses | self.read_bodies_of if status >= 400
+        )
         self.clock: Final = clock
         self.random: Final = random
 
@@ -377,6 +382,7 @@ class _CallState:
                 advice = read_advice(status, headers, body=body)
             else:
                 advice = yield partial(turn.answered, status, headers, body)
+                turn = None  # it is over
             self._advice = advice
             wish = self._retry.after_answer(status, advice, idempotent=self._idempotent)
             wait = self._wait(wish, advice.retry_after, exchange.replayable)
@@ -387,6 +393,8 @@ class _CallState:
             raise
         except BaseException:
             with suppress(Exception):  # it must not hide why the call ends
+                yield from _report_no_answer(turn)
+            with suppress(Exception):
                 yield partial(exchange.discard, response, 0)
             raise
 

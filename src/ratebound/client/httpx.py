@@ -383,7 +383,7 @@ def _failure(error: Exception) -> Failure | None:
     if isinstance(error, httpx.ConnectError):
         return None if _is_certificate_error(error) else Failure("connect", sent=False)
     if isinstance(error, httpx.ConnectTimeout):
-        return Failure("connect", sent=False)
+        return Failure("timeout", sent=False)
     if isinstance(error, httpx.PoolTimeout):  # this client has no free connection; more requests would not help
         return None
     if isinstance(error, httpx.TimeoutException):

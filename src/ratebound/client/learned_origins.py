@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ratebound.client.learned_limits import BUCKET, LOG, MAX_LEARNED, SMOOTH, WINDOW, Shape, Sight, Watch
 from ratebound.clock import SECOND, seconds
 from ratebound.http.quota import Quota
+from ratebound.limit import MAX_COUNT
 
 MAX_ORIGINS = 256  # the origin that was used longest ago is forgotten
 MAX_QUOTAS = 32  # of one origin
@@ -61,10 +62,11 @@ class LearnedOrigin:
     """All that is known of one origin. `answered` is True once an answer came, whatever it said.
 
     `probe_until` is the instant until which others wait for the first answer. `closed_until` is the end of the last
-    refusal that this process saw. Both are of this process's clock, which never steps back.
+    refusal that this process saw, and `last_turn` the last turn that it gave, or its first caller. All are of this
+    process's clock, which never steps back.
     """
 
-    __slots__ = ("answered", "closed_until", "gate", "name", "probe_until", "quotas", "silent")
+    __slots__ = ("answered", "closed_until", "gate", "last_turn", "name", "probe_until", "quotas", "silent")
 
     def __init__(self, name: str, gate: str) -> None:
         self.name = name
@@ -74,6 +76,7 @@ class LearnedOrigin:
         self.silent = False
         self.probe_until = 0.0
         self.closed_until = 0.0
+        self.last_turn = 0.0
 
     def quota(self, key: str, quota: Quota) -> LearnedQuota:
         """Return what is known of a quota, which may be nothing. The one that was seen longest ago is forgotten."""
@@ -165,8 +168,10 @@ def _read_shape(entry: Any) -> SharedShape:
     shape = Shape(*entry["shape"])
     epoch = abs(shape.epoch) if type(shape.epoch) is int else None  # it is negative after a clock stepped back
     numbers = (shape.units, shape.period, shape.early, shape.end, epoch, *shape[10:])
-    if any(type(number) is not int or not 0 <= number < 2**53 for number in numbers) or not shape.units * shape.period:
+    if any(type(number) is not int or not 0 <= number < 2**53 for number in numbers):
         raise ValueError("a number of a shape is out of range")
+    if not (1 <= shape.units <= MAX_COUNT and 1 <= shape.period <= MAX_LEARNED and shape.fill <= shape.period):
+        raise ValueError("no limit can mirror a shape")
     if shape.kind not in KINDS or shape.before not in ("", *KINDS):
         raise ValueError("a shape has an unknown kind")
     partition = entry["partition"]

@@ -228,6 +228,7 @@ class PacerCore:
         begin = self._clock()
         with self._lock:
             origin = self._origins.origin(wanted.origin)
+            origin.last_turn = origin.last_turn or begin
         place = loop, wanted.origin
         is_first = self._lines.enter(place, ticket, 1)
         try:
@@ -237,7 +238,8 @@ class PacerCore:
         finally:
             self._lines.leave(place, ticket)
         if decision is not None:
-            yield from self._delay(origin, decision, calls)
+            yield from self._delay(origin, decision, wanted, begin, calls)
+        origin.last_turn = self._clock()
         left = {} if decision is None else _left(decision, mirrors)
         return Granted(wanted, decision, self.time.now(), left, self._clock() - begin, is_probe)
 
@@ -250,7 +252,8 @@ class PacerCore:
         if plan.group:
             decision = yield from self._evaluate(calls, plan.group, "peek")
             if not decision.allowed:
-                self._refuse_if_late(origin, decision, plan, wanted, wanted.patience.microseconds)
+                patience = wanted.patience.microseconds
+                self._refuse_if_late(origin, decision, self._wait(decision, plan, patience)[0], wanted, patience)
         in_time = yield partial(calls.in_time, ticket, wanted.patience.seconds)
         if not in_time and plan.group:
             decision = yield from self._evaluate(calls, plan.group, "peek")
@@ -262,9 +265,7 @@ class PacerCore:
         """Try until the turn comes. The caller is the first in line."""
         since = self._clock()
         while True:
-            left = MAX_PERIOD
-            if wanted.patience is not None:
-                left = max(wanted.patience.microseconds - round((self._clock() - begin) * SECOND), 0)
+            left = self._left(wanted, begin)
             yield from self._refresh(calls)
             if self.learn and not self.time.known and self._shared:
                 yield from self._evaluate(calls, [(origin.gate, (GATE,), 1, None, None)], "peek")
@@ -277,13 +278,16 @@ class PacerCore:
             decision = yield from self._evaluate(calls, plan.group, "spend")
             if decision.allowed:
                 return decision, plan.mirrors, self._probing(origin)
-            wait = self._refuse_if_late(origin, decision, plan, wanted, left)
+            wait, nap = self._wait(decision, plan, left)
             waited = self._clock() - since
-            if not switch.sleeping or self._is_stuck(origin, decision, waited):
+            is_stuck = self._is_stuck(origin, decision, wait, waited)
+            if not is_stuck:
+                self._refuse_if_late(origin, decision, wait, wanted, left)
+            if is_stuck or not switch.sleeping:
                 forced = yield from self._evaluate(calls, plan.group, "force")
                 return forced, plan.mirrors, self._probing(origin)
-            log.debug("%s: waiting %.3f s for %s", origin.name, wait, decision.limit)
-            yield partial(calls.sleep, min(wait, NAP, max(self.max_wait - waited, 0.001)))
+            log.debug("%s: waiting %.3f s for %s", origin.name, nap, decision.limit)
+            yield partial(calls.sleep, min(nap, NAP, max(self.max_wait - waited, 0.001)))
 
     def _evaluate(self, calls: PacerCalls, group: Group, mode: Mode) -> Flow[Decision]:
         before = self._clock()
@@ -351,11 +355,10 @@ class PacerCore:
             mirrors = {i + len(group) - len(asks): found for i, found in mirrors.items()}
         return TurnPlan(group, mirrors)
 
-    def _refuse_if_late(
-        self, origin: LearnedOrigin, decision: Decision, plan: TurnPlan, wanted: Wanted, left: int
-    ) -> float:
-        """Return the seconds after which to try again. Raises RateLimited if that is too late, or never comes."""
+    def _wait(self, decision: Decision, plan: TurnPlan, left: int) -> tuple[int | None, float]:
+        """Return the time until the turn comes, None if it never does, and the seconds after which to try again."""
         longest, nap = 0, float("inf")
+        is_never = False
         row = 0
         for i, (_, limits, *_) in enumerate(plan.group):
             for limit in limits:
@@ -369,15 +372,30 @@ class PacerCore:
                 elif i in plan.mirrors and plan.mirrors[i][1].lasts:
                     lasts, is_log = plan.mirrors[i][1].lasts, limit.algorithm == "sliding-log"
                     wait = min(wait, lasts) if is_log and wait is not None else lasts
-                if wait is None and wanted.patience is None:
-                    raise RateLimited(decision)
-                longest = max(longest, MAX_PERIOD if wait is None else wait)
-        if wanted.patience is not None and longest > left:
-            raise TurnNotInTime(decision, wanted.patience, origin.name, seconds(longest))
-        return min(seconds(longest), nap) if nap != float("inf") and not longest else max(seconds(longest), 0.0001)
+                is_never = is_never or wait is None
+                longest = max(longest, wait or 0)
+        pause = min(seconds(longest), nap) if nap != float("inf") and not longest else max(seconds(longest), 0.0001)
+        return None if is_never else longest, pause
 
-    def _is_stuck(self, origin: LearnedOrigin, decision: Decision, waited: float) -> bool:
-        """Return True if a server has held up a request for longer than it is believed."""
+    def _refuse_if_late(
+        self, origin: LearnedOrigin, decision: Decision, wait: int | None, wanted: Wanted, left: int
+    ) -> None:
+        """Raise RateLimited if a turn comes too late, or never."""
+        if wanted.patience is None:
+            if wait is None:
+                raise RateLimited(decision)
+            return
+        wait = MAX_PERIOD if wait is None else wait
+        if wait > left:
+            raise TurnNotInTime(decision, wanted.patience, origin.name, seconds(wait))
+
+    def _is_stuck(self, origin: LearnedOrigin, decision: Decision, wait: int | None, waited: float) -> bool:
+        """Return True if a server has held up requests for longer than it is believed.
+
+        A caller with a timeout may never wait for so long: then the time since the last turn counts.
+        """
+        if wait is not None and wait > self.max_wait * SECOND:
+            waited = max(waited, self._clock() - origin.last_turn)
         if waited < self.max_wait:
             return False
         if any(limit in self.limits and not row[0] for limit, row in zip(decision.limits, decision.rows, strict=True)):
@@ -385,13 +403,28 @@ class PacerCore:
         _log_stuck(origin.name, self.max_wait)
         return True
 
-    def _delay(self, origin: LearnedOrigin, decision: Decision, calls: PacerCalls) -> Flow[None]:
-        """Sleep until the place comes that was taken. A caller that is cancelled or interrupted gives it back."""
-        delay = max(decision.delay, origin.closed_until - self._clock() if decision.delay else 0.0)
-        if delay <= 0:
+    def _left(self, wanted: Wanted, begin: float) -> int:
+        """Return the microseconds that a caller still has."""
+        if wanted.patience is None:
+            return MAX_PERIOD
+        return max(wanted.patience.microseconds - round((self._clock() - begin) * SECOND), 0)
+
+    def _delay(
+        self, origin: LearnedOrigin, decision: Decision, wanted: Wanted, begin: float, calls: PacerCalls
+    ) -> Flow[None]:
+        """Sleep until the place comes that was taken. A caller that is cancelled or interrupted gives it back.
+
+        A refusal may have closed the origin meanwhile. Raises TurnNotInTime if it does not open in time.
+        """
+        if not decision.delay:
             return
+        closed = round((origin.closed_until - self._clock()) * SECOND)
         try:
-            yield partial(calls.sleep, delay)
+            if wanted.patience is not None and closed > max(self._left(wanted, begin), decision.delay * SECOND):
+                gate_ask = (origin.gate, (GATE,), 1, None, None)
+                denial = Decision([gate_ask], [(False, 0, closed, closed, 0, decision.at, 0, 0, None)])
+                raise TurnNotInTime(denial, wanted.patience, origin.name, seconds(closed))
+            yield partial(calls.sleep, max(decision.delay, seconds(closed)))
         except GeneratorExit:  # nobody drives this any more: the place comes back when its time has passed
             raise
         except BaseException:
@@ -616,7 +649,7 @@ def _differ(one: Shape, other: Shape, now: int) -> bool:
 @lru_cache(maxsize=256)
 def _log_stuck(origin: str, most: float) -> None:
     log.warning(
-        "%s has held up a request for %g s; the pacer now sends one request each time that this time has passed",
+        "%s has held up requests for %g s; the pacer now sends one request each time that this time has passed",
         printable(origin),
         most,
     )

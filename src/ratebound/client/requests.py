@@ -4,7 +4,7 @@ requests' own retries are off underneath, so that nothing is retried twice. A re
 next call.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn, Unpack
 
 from ratebound.client.body import rewinding
@@ -18,7 +18,7 @@ from ratebound.http.client_ip import Lines
 with from_extra("requests", requests="requests"):
     from requests import PreparedRequest, Response
     from requests.adapters import DEFAULT_POOLBLOCK, DEFAULT_POOLSIZE, HTTPAdapter
-    from requests.exceptions import ChunkedEncodingError, ConnectionError, ConnectTimeout, SSLError, Timeout
+    from requests.exceptions import ChunkedEncodingError, ConnectionError, ConnectTimeout, InvalidHeader, Timeout
 
 
 class RequestsCircuitOpen(CircuitOpen, ConnectionError):
@@ -67,7 +67,7 @@ class PoliteAdapter(HTTPAdapter):
         super().__init__(pool_connections, pool_maxsize, 0, pool_block)
 
     def send(self, request: PreparedRequest, stream: bool = False, *args: Any, **kwargs: Any) -> Response:
-        """Make one call. Without `stream` the body is read as well, so that a call whose body breaks off is retried.
+        """Make one call. Without `stream` the body of a success is read too: a call whose body breaks off is retried.
 
         Args:
             request: The request.
@@ -80,7 +80,8 @@ class PoliteAdapter(HTTPAdapter):
             TurnNotInTime: The turn of the request does not come in time.
         """
         outgoing = Outgoing(request.method or "GET", request.url or "", tuple(request.headers.items()))
-        exchange = RequestsExchange(super().send, request, stream, args, kwargs)
+        unread = self.calls.refusals if not stream else None
+        exchange = RequestsExchange(super().send, request, stream, unread, args, kwargs)
         try:
             response, _report = call(outgoing, exchange, self.calls)
         except CircuitOpen as error:
@@ -97,19 +98,21 @@ class PoliteAdapter(HTTPAdapter):
 
 
 class RequestsExchange:
-    """One request of a session, and its responses."""
+    """One request of a session, and its responses. `unread` are the statuses whose body is left unread; None: all."""
 
     def __init__(
         self,
         send: Callable[..., Response],
         request: PreparedRequest,
         stream: bool,
+        unread: Collection[int] | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
         self._send = send
         self._request = request
-        self._streams = stream
+        self._stream = stream
+        self._unread = unread
         self._args = args
         self._kwargs = kwargs
         self._rewind = rewinding(request.body)
@@ -123,8 +126,8 @@ class RequestsExchange:
         if add:
             request = request.copy()
             request.headers.update(add)
-        response = self._send(request, self._streams, *self._args, **self._kwargs)
-        if not self._streams:
+        response = self._send(request, self._stream, *self._args, **self._kwargs)
+        if not self._is_unread(response):
             try:
                 _ = response.content  # kept by the response
             except BaseException:
@@ -135,7 +138,7 @@ class RequestsExchange:
     def head(self, response: Response) -> Head:
         """Return the status and the headers."""
         self._is_untouched = False
-        return Head(response.status_code, tuple(response.headers.items()))
+        return Head(response.status_code, tuple(response.raw.headers.items()))  # requests joins the lines of a name
 
     def failure(self, error: Exception) -> Failure | None:
         """Return the kind of a connection error."""
@@ -149,23 +152,24 @@ class RequestsExchange:
 
     def read(self, response: Response, most: int) -> bytes | None:
         """Return the beginning of the body."""
-        if not self._streams:
+        if not self._is_unread(response):
             return response.content[:most]
         beginning, response.raw = peek(response.raw, most)
         return beginning
 
     def discard(self, response: Response, most: int) -> None:
         """Give the connection back."""
-        if self._streams:
+        if self._is_unread(response):
             discard(response.raw, most)
+
+    def _is_unread(self, response: Response) -> bool:
+        return self._unread is None or response.status_code in self._unread
 
 
 def _failure(error: Exception) -> Failure | None:
-    if isinstance(error, SSLError):
-        return None
     if isinstance(error, Timeout):
         return Failure("timeout", sent=not isinstance(error, ConnectTimeout))
-    if isinstance(error, ChunkedEncodingError):
+    if isinstance(error, ChunkedEncodingError | InvalidHeader):
         return Failure("closed")
     if not isinstance(error, ConnectionError):
         return None

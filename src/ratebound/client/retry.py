@@ -112,7 +112,8 @@ class Retry:
             idempotent: True if the same request may be sent twice.
         """
         counts_as = REFUSED if advice.refused and status not in (UNAVAILABLE, OVERLOADED) else status
-        if counts_as not in self.statuses and advice.should_retry is not True:
+        asks_for_it = advice.should_retry is True and status >= 400  # a success is never sent again
+        if counts_as not in self.statuses and not asks_for_it:
             return FINAL
         reason = advice.reason or str(status)
         if advice.should_retry is False:

@@ -8,8 +8,9 @@ underneath, so that nothing is retried twice; `retries` of a request still bound
 
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from ssl import SSLCertVerificationError
 from typing import Any, cast
 
 from ratebound.client.body import LONGEST_READ, rewinding
@@ -26,6 +27,7 @@ with from_extra("urllib3", urllib3="urllib3"):
         ConnectTimeoutError,
         HTTPError,
         IncompleteRead,
+        InvalidHeader,
         MaxRetryError,
         NewConnectionError,
         ProtocolError,
@@ -34,6 +36,7 @@ with from_extra("urllib3", urllib3="urllib3"):
         TimeoutError,
     )
     from urllib3.util import Retry as Urllib3Retry
+    from urllib3.util.ssl_match_hostname import CertificateError
 
 
 class Urllib3CircuitOpen(CircuitOpen, HTTPError):
@@ -167,12 +170,17 @@ def _call(
     given["retries"] = _no_retries(given.get("retries", pool.retries), redirect=bool(given.get("redirect", True)))
     is_absolute = not url.startswith("/")  # it is where a proxy forwards requests
     full = url if is_absolute else f"{pool.scheme}://{_bracketed(pool.host)}:{pool.port}{url}"
-    exchange = Urllib3Exchange(urlopen, method, url, given)
+    is_whole = bool(given.get("preload_content", True))
+    given["preload_content"] = False
+    exchange = Urllib3Exchange(pool, urlopen, method, url, given, pool.calls.refusals if is_whole else None)
     try:
         response, _report = call(Outgoing(method, full, tuple(headers.items())), exchange, pool.calls)
     except CircuitOpen as error:
         raise Urllib3CircuitOpen(error.origin, error.retry_after) from error.__cause__
-    return exchange.whole or response
+    response = exchange.whole or response
+    if is_whole:
+        exchange.load(response)
+    return response
 
 
 def _bracketed(host: str) -> str:
@@ -197,16 +205,25 @@ def _no_retries(retries: Any, *, redirect: bool) -> Urllib3Retry:
 
 
 class Urllib3Exchange:
-    """One request of a pool, and its responses."""
+    """One request of a pool, and its responses. `unread` are the statuses whose body is left unread; None: all."""
 
-    def __init__(self, urlopen: Callable[..., BaseHTTPResponse], method: str, url: str, given: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        pool: HTTPConnectionPool,
+        urlopen: Callable[..., BaseHTTPResponse],
+        method: str,
+        url: str,
+        given: dict[str, Any],
+        unread: Collection[int] | None,
+    ) -> None:
+        self._pool = pool
         self._urlopen = urlopen
         self._method = method
         self._url = url
         self._given = given
         self._rewind = rewinding(given.get("body"))
         self._is_untouched = True  # no attempt has begun to send the body
-        self._streams = not given.get("preload_content", True)
+        self._unread = unread
         self.whole: BaseHTTPResponse | None = None  # the last response, if the beginning of its body was read
 
     def send(self, attempt: int, add: Lines) -> BaseHTTPResponse:
@@ -215,7 +232,18 @@ class Urllib3Exchange:
         if attempt > 1 and self._rewind is not None:
             self._rewind()
         given = {**self._given, "headers": {**self._given["headers"], **dict(add)}} if add else self._given
-        return self._urlopen(self._method, self._url, **given)
+        response = self._urlopen(self._method, self._url, **given)
+        if not self._is_unread(response):
+            self.load(response)
+        return response
+
+    def load(self, response: BaseHTTPResponse) -> None:
+        """Read the whole body, which the response keeps. Raises what urllib3 raises if the connection breaks."""
+        try:
+            _ = response.data
+        except (TimeoutError, ProtocolError, SSLError) as error:
+            self._given["retries"].increment(self._method, self._url, error=error, _pool=self._pool)
+            raise
 
     def head(self, response: BaseHTTPResponse) -> Head:
         """Return the status and the headers."""
@@ -234,15 +262,18 @@ class Urllib3Exchange:
 
     def read(self, response: BaseHTTPResponse, most: int) -> bytes | None:
         """Return the beginning of the body."""
-        if not self._streams:
+        if not self._is_unread(response):
             return response.data[:most]
         beginning, self.whole = peek(response, most)
         return beginning
 
     def discard(self, response: BaseHTTPResponse, most: int) -> None:
         """Give the connection back."""
-        if self._streams:
+        if self._is_unread(response):
             discard(response, most)
+
+    def _is_unread(self, response: BaseHTTPResponse) -> bool:
+        return self._unread is None or response.status in self._unread
 
 
 def failure_of(error: BaseException) -> Failure | None:
@@ -252,15 +283,18 @@ def failure_of(error: BaseException) -> Failure | None:
     if isinstance(error, ProxyError):
         inner = failure_of(error.original_error)
         return Failure("connect", sent=False) if inner is not None and not inner.sent else inner
-    if isinstance(error, SSLError):
-        return None
+    if isinstance(error, SSLError):  # of a handshake, or later: urllib3 does not tell
+        is_about_certificate = any(
+            isinstance(cause, CertificateError | SSLCertVerificationError) for cause in error.args
+        )
+        return None if is_about_certificate else Failure("closed")
     if isinstance(error, NewConnectionError):
         return Failure("connect", sent=False)
     if isinstance(error, ConnectTimeoutError):
         return Failure("timeout", sent=False)
     if isinstance(error, TimeoutError):
         return Failure("timeout")
-    if isinstance(error, ProtocolError | IncompleteRead):
+    if isinstance(error, ProtocolError | IncompleteRead | InvalidHeader):
         return Failure("closed")
     return None
 
