@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,7 @@ def test_a_connection_is_kept_after_a_complete_answer(
         (always(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"), 101),
         (always(OK, OK), 200),
         (always(OK, b"garbage"), 200),
+        (always(OK, b"HTTP/1.1 201 Created\r\nX: "), 200),
         (lambda connected, head: connected.close(), "closed"),
         (lambda connected, head: connected.reset(), "closed"),
         (lambda connected, head: (connected.write(OK[:-1]), connected.close()), "closed"),
@@ -127,7 +129,8 @@ def test_a_connection_is_kept_after_a_complete_answer(
         (always(HUGE), "too-large"),
     ],
     ids=[
-        *("to the end", "1.0", "close", "101", "two answers", "garbage after", "closes", "resets", "cut", "only 100"),
+        *("to the end", "1.0", "close", "101", "two answers", "garbage after", "half an answer after"),
+        *("closes", "resets", "cut", "only 100"),
         *("no http", "no status", "length", "chunk", "endless head"),
     ],
 )
@@ -293,6 +296,17 @@ def test_a_reset_that_is_an_instant_is_compared_with_the_clock_of_its_answer(mon
     assert waits == [100.0, 100.0, 60.0]
     dated = [*lines, (b"Date", b"Wed, 18 May 2033 03:34:00 GMT")]  # 2 000 000 040
     assert answers.advice(cache.read(dated)[0]).quotas[0].reset_after == 60.0
+
+
+def test_long_headers_are_not_remembered() -> None:
+    cache = AdviceCache(Answers())
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            cache.read([(b"RateLimit", b"x" * 200_000 + b"%d" % number)])
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_obedient_client_sends_nothing_until_its_wait_is_over_and_then_one_probe() -> None:

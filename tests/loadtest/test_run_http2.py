@@ -216,6 +216,36 @@ def test_a_server_that_leaves_is_connected_to_anew() -> None:
     assert server.connections >= 5
 
 
+@pytest.mark.parametrize("last", [5, 2**31 - 1])
+def test_a_server_that_leaves_still_answers_the_streams_that_it_has_taken(last: int) -> None:
+    """nginx and Envoy leave after some requests: they say so, and then answer what is on its way."""
+    leaving = b"\0\0\x08\7\0\0\0\0\0" + last.to_bytes(4) + bytes(4)
+
+    def answer(connected: Http2Connected, stream: int) -> None:
+        if stream < 5:
+            connected.later(0.2, stream)
+            return
+        connected.h2.send_headers(stream, [(":status", "204")], end_stream=True)
+        connected.transport.write(leaving + connected.h2.data_to_send())  # in one segment
+
+    with scripted_http2(answer) as server:
+        run = ran(server.url, "20/s", 0.6, http2=True)
+    assert ends(run) == {200: 8, 204: 4}
+    assert server.connections == 4
+
+
+@pytest.mark.parametrize("status", [b"0", b"99", b"-42", b"1000", b"70000", b"2_00", b"x"])
+def test_a_status_that_is_none_is_malformed(status: bytes) -> None:
+    block = b"\x08" + bytes([len(status)]) + status
+
+    def answer(connected: Http2Connected, stream: int) -> None:
+        connected.transport.write(bytes([0, 0, len(block), 1, 5, 0, 0, 0, stream]) + block)
+
+    with scripted_http2(answer) as server:
+        run = ran(server.url, "20/s", 0.2, http2=True)
+    assert ends(run) == {"malformed": 4}
+
+
 def test_a_timeout_cancels_its_stream_only() -> None:
     def answer(connected: Http2Connected, stream: int) -> None:
         if stream != 1:

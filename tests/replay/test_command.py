@@ -61,6 +61,18 @@ def test_the_report_tells_who_is_denied(log: Path, policy: Path) -> None:
     assert max(map(len, done.output.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("name", ["limits[prod].yaml", "[/red].yaml"])
+def test_names_of_policies_are_shown_as_they_are(
+    name: str, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("rules:\n  - {name: all, limits: 4/minute}\n")
+    done = run(log, "--policy", name, "--against", name)
+    assert done.exit_code == 0, done.output
+    assert done.output.count(f"rules of {name}") == 2
+
+
 def test_the_json_has_all_of_it(log: Path, policy: Path) -> None:
     found = as_json(log, "--policy", policy)
     assert list(found) == ["schema", *ReplayReport._fields]

@@ -66,6 +66,16 @@ def test_any_bytes_are_read_without_an_error(data: bytes, format: str) -> None:
         "".join((entry.address, entry.method, entry.target, entry.host, entry.user, entry.agent)).encode()
 
 
+@pytest.mark.parametrize("duration", ["-inf", "inf", "nan", "-1e999", "1e999"])
+def test_an_endless_duration_is_malformed(duration: str, tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    line = "{}.123 192.0.2.1 200 GET / {}\n"
+    log.write_text(line.format(1794830400, "0.5") + line.format(1794830401, duration))
+    reader = LogReader([log], format="$msec $remote_addr $status $request_method $request_uri $request_time")
+    assert len(entries_of(reader)) == 1
+    assert reader.malformed == 1
+
+
 @given(st.data(), st.sampled_from(sorted(WRITERS)))
 @settings(max_examples=150, deadline=None)
 def test_a_line_with_something_inserted_is_read_or_counted(data: st.DataObject, name: str) -> None:

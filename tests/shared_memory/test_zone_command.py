@@ -103,6 +103,13 @@ def test_show_is_readable_by_people(directory: str) -> None:
     assert lines["marked shards"] == "none"
 
 
+def test_show_takes_no_name_for_a_style(directory: str) -> None:
+    styled = Path(directory, "[bold]zones")
+    styled.mkdir(mode=0o700)
+    spend(opened(str(styled)), "10/hour", 1)
+    assert str(styled) in run(zone, "show", "api", "--directory", str(styled)).stdout.replace("\n", "")
+
+
 @pytest.fixture
 def child(directory: str) -> Iterator[Callable[[str], int]]:
     """Start a process that takes the lock of shard 5, and then stops itself."""

@@ -78,7 +78,7 @@ def _table(*columns: tuple[str, str]) -> Table:
     for title, side in columns:
         is_name = side == "left"
         made.add_column(
-            title, justify="left" if is_name else "right", ratio=1 if is_name else None, no_wrap=not is_name
+            Text(title), justify="left" if is_name else "right", ratio=1 if is_name else None, no_wrap=not is_name
         )
     return made
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.box import SIMPLE
 from rich.table import Table
+from rich.text import Text
 
 from ratebound.cli.app import open_console
 from ratebound.cli.command_group import CommandGroup
@@ -105,7 +106,7 @@ def show(url: str, shape: str) -> None:
         table.add_column("what", no_wrap=True)
         table.add_column("value", overflow="fold")
         for what, value in report.items():
-            table.add_row(what.replace("_", " "), _shown(what, value))
+            table.add_row(what.replace("_", " "), Text(_shown(what, value)))
         open_console().print(table)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.box import SIMPLE
 from rich.table import Table
+from rich.text import Text
 
 from ratebound.cli.app import open_console
 from ratebound.cli.command_group import CommandGroup
@@ -160,7 +161,7 @@ def _show(report: ZoneReport) -> None:
         ("locks held now", _held(report)),
         ("marked shards", "; ".join(f"{mark.shard}: {mark.text}" for mark in report.marks) or "none"),
     ):
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     open_console().print(table)
     for advice in _advice(report):
         click.echo(advice)

@@ -7,6 +7,7 @@ from ratebound.http.advice import is_limit_field, parse_rate_limit, parse_retry_
 from ratebound.loadtest.answer import Advised, Answers
 
 MAX_CACHED = 8192
+LONGEST_CACHED = 4096  # bytes of one set of headers
 RawLine = tuple[bytes, bytes]
 RawLines = list[RawLine]
 
@@ -85,7 +86,9 @@ class AdviceCache:
             text = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in lines]
             clock = moment or None
             advice = Advised(parse_retry_after(text, now=clock), tuple(parse_rate_limit(text, now=clock)))
-            found = self._cached[key] = self._answers.number_of(advice), advice.retry_after
+            found = self._answers.number_of(advice), advice.retry_after
+            if sum(len(name) + len(value) for name, value in lines) <= LONGEST_CACHED:
+                self._cached[key] = found
         return found
 
 

@@ -190,6 +190,11 @@ class Http1Wire:
 
     # The parser calls these
 
+    def on_message_begin(self) -> None:
+        """Keep no connection on which something follows the answer: it would be taken for the next one."""
+        if self._complete:
+            self._keeps = False
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header that tells limits; note how the body ends. Fields after the body are dropped, like the body."""
         if self._has_head:

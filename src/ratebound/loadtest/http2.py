@@ -54,6 +54,16 @@ def request_fields(target: LoadTarget, marks: ClientMarks) -> tuple[Fields, byte
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields], target.body
 
 
+class _Connection(h2.connection.H2Connection):
+    """h2 takes no frames after GOAWAY. But a server that leaves still answers the streams that it has taken."""
+
+    def _receive_goaway_frame(self, frame: Any) -> Any:
+        state = self.state_machine.state
+        received = super()._receive_goaway_frame(frame)
+        self.state_machine.state = state
+        return received
+
+
 class _SentStream:
     """An exchange on its way over HTTP/2."""
 
@@ -95,7 +105,7 @@ class Http2Wire:
             validate_outbound_headers=False,  # the plan has checked them
             normalize_outbound_headers=False,
         )
-        self._h2 = h2.connection.H2Connection(config)
+        self._h2 = _Connection(config)
         self._streams: dict[int, _SentStream] = {}
         self._limit = 0
         self._is_made = False
@@ -262,7 +272,7 @@ class Http2Wire:
         date = None
         for name, value in event.headers[:MAX_LINES]:
             if name == b":status":
-                stream.status = int(value)
+                stream.status = _status(value)
             elif name == b"date":
                 date = (bytes(name), bytes(value))
             elif _tells_limits(name):
@@ -299,3 +309,10 @@ class Http2Wire:
 
     def resume_writing(self) -> None:
         """Do nothing."""
+
+
+def _status(value: bytes) -> int:
+    """Return a status. Raises ValueError if the text is none."""
+    if len(value) != 3 or not value.isdigit() or value < b"200":
+        raise ValueError(f"not a status: {value!r}")
+    return int(value)

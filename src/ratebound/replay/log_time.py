@@ -145,7 +145,7 @@ def _duration(text: str, unit: int) -> int:
     if text in ("", "-"):
         return 0
     number = float(text) * unit
-    if not number < 1e15:  # also if it is not a number
+    if not -1e15 < number < 1e15:  # also if it is not a number
         raise ValueError(f"not a duration: {text!r}")
     return max(round(number), 0)
 
