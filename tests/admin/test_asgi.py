@@ -10,7 +10,9 @@ import pytest
 
 from ratebound.admin.asgi import AdminAsgi
 from ratebound.admin.calls import Operator
+from ratebound.admin.messages import CallError
 from ratebound.admin.sign_in import GivenSignIn, TokenSignIn
+from ratebound.admin.site import AdminSite
 from ratebound.errors import StorageError
 from ratebound.flow import Flow
 from ratebound.policy import AsyncGate, Gate
@@ -284,6 +286,26 @@ async def test_a_role_that_the_application_takes_away_ends_the_stream() -> None:
 
 
 @in_loop
+async def test_an_application_that_raises_to_refuse_an_operator_ends_the_stream_without_an_error() -> None:
+    refused: list[Exception] = []
+
+    def auth(scope: Any) -> str:
+        if refused:
+            raise refused[0]
+        return "read"
+
+    app = AdminAsgi(a_site(AsyncGate(a_policy()), sign_in=GivenSignIn(auth)), every=0.001, check=0.0)
+    client = Client("GET", "/api/live", token=None)
+    task = asyncio.create_task(client.ask(app))
+    await client.until("event: figures")
+    refused.append(PermissionError("see other: /login"))  # as frameworks do
+    await asyncio.wait_for(task, 20)
+    assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    with pytest.raises(PermissionError):
+        await Client("GET", "/api/live", token=None).ask(app)
+
+
+@in_loop
 async def test_a_stop_ends_all_streams() -> None:
     app = an_app()
     clients = [Client("GET", "/api/live") for _ in range(3)]
@@ -363,6 +385,56 @@ async def test_it_can_be_served_by_itself() -> None:
 
     await app({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+class SlowCalls:
+    """Calls that answer with their number, when they may. `fails` is raised instead."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.fails: CallError | None = None
+
+    def call(self, name: str, arguments: Mapping[str, Any], operator: Operator) -> Flow[Any]:
+        self.begun.append(name)
+        number = len(self.begun)
+        yield self.may_answer.wait
+        if self.fails is not None:
+            raise self.fails
+        return {name: number}
+
+
+@in_loop
+async def test_pages_that_read_the_same_at_once_are_answered_by_one_read() -> None:
+    calls = SlowCalls()
+    app = AdminAsgi(AdminSite(calls, TokenSignIn(ENTRIES, SECRET)))
+    first = asyncio.create_task(Client("GET", "/api/blocks").ask(app))
+    await settled()
+    # The read under way may have missed a change that these know of: they get the next one
+    others = [asyncio.create_task(Client("GET", "/api/blocks").ask(app)) for _ in range(20)]
+    apart = asyncio.create_task(Client("GET", "/api/rules", token=WRITE_TOKEN).ask(app))
+    await settled()
+    assert calls.begun == ["blocks", "rules"]
+    others.pop().cancel()
+    calls.may_answer.set()
+    assert (await first).json == {"blocks": 1}
+    assert [(await other).json for other in others] == [{"blocks": 3}] * 19
+    assert (await apart).json == {"rules": 2}
+    assert (await Client("GET", "/api/blocks").ask(app)).json == {"blocks": 4}
+    assert await settled()
+
+
+@in_loop
+async def test_a_shared_read_that_fails_is_a_problem_for_all_and_the_next_one_works() -> None:
+    calls = SlowCalls()
+    calls.fails = CallError(503, "The storage could not answer.", headers={"Retry-After": "1"})
+    app = AdminAsgi(AdminSite(calls, TokenSignIn(ENTRIES, SECRET)))
+    pages = [asyncio.create_task(Client("GET", "/api/overrides").ask(app)) for _ in range(3)]
+    calls.may_answer.set()
+    assert [((await page).status, page.result().headers["retry-after"]) for page in pages] == [(503, "1")] * 3
+    calls.fails = None
+    assert (await Client("GET", "/api/overrides").ask(app)).status == 200
+    assert (await Client("GET", "/api/overrides", token=None).ask(app)).status == 401
 
 
 @in_loop

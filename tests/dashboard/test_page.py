@@ -185,6 +185,21 @@ def test_a_mounted_page_says_why_an_operator_is_refused(
     expect(page.get_by_label("Token")).to_be_hidden()
 
 
+def test_a_mounted_page_knows_that_a_redirect_to_the_sign_in_is_the_end_of_a_session(
+    open_page: OpenPage, url: str
+) -> None:
+    page = open_page(link(url))
+    expect(page.locator("#health-words")).to_have_text("Healthy")
+
+    def redirect(route: Route) -> None:
+        route.fulfill(status=303, headers={"Location": "/sign-in"})
+
+    page.route("**/api/**", redirect)
+    page.get_by_role("button", name="Check for changes").click()
+    expect(page.get_by_role("alert")).to_have_text("Your session has ended. Reload the page to sign in again.")
+    expect(page.get_by_label("Token")).to_be_hidden()
+
+
 def test_blocks_overrides_and_switches_are_one_click(open_page: OpenPage, url: str, calls: FakeCalls) -> None:
     page = open_page(link(url))
     page.get_by_role("button", name="Block 9f12c07ab3e1 for one hour").click()
@@ -591,7 +606,10 @@ def test_numbers_are_short_and_exact_enough(open_page: OpenPage, url: str) -> No
         percent: [0, 0.0001, 0.0123, 0.5, 0.9996, 1].map(percent),
         milliseconds: [0.000021, 0.00091, 0.0042, 0.25, 12, null].map(milliseconds),
         duration: [0, 45, 600, 7200, 8640000].map(duration),
-        visible: ["a b", "a\u202eb", "a\u0000b", "a\nb"].map(visible),
+        visible: [
+          ...["a b", "a\u202eb", "a\u0000b", "a\nb"],
+          ...["a\u061cb", "a\u3164", "a\u034f", "a\ufe0f", "a\u{e0041}", "a\ud800", "a\u{1f600}", "ä\u00e9e\u0301"],
+        ].map(visible),
       };
     }""")
     assert {name: [text.replace("\u00a0", " ") for text in texts] for name, texts in found.items()} == {
@@ -599,7 +617,10 @@ def test_numbers_are_short_and_exact_enough(open_page: OpenPage, url: str) -> No
         "percent": ["0 %", "< 0.1 %", "1.2 %", "50 %", "> 99.9 %", "100 %"],
         "milliseconds": ["21 µs", "0.91 ms", "4.2 ms", "250 ms", "12.0 s", "–"],
         "duration": ["0 s", "45 s", "10 min", "2 h", "100 days"],
-        "visible": ["a b", "a\\u202eb", "a\\u0000b", "a\nb"],
+        "visible": [
+            *("a b", "a\\u202eb", "a\\u0000b", "a\nb"),
+            *("a\\u061cb", "a\\u3164", "a\\u034f", "a\\ufe0f", "a\\u{e0041}", "a\\ud800", "a\U0001f600", "äée\u0301"),
+        ],
     }
 
 

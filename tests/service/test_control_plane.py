@@ -302,9 +302,9 @@ class Endless:
 
 
 @contextmanager
-def admin_server(app: Endless) -> Iterator[tuple[AdminServer, socket.socket]]:
+def admin_server(app: Endless, within: str = "0.2") -> Iterator[tuple[AdminServer, socket.socket]]:
     bound = socket.create_server(("127.0.0.1", 0))
-    settings = read_settings({"request_timeout": "0.2"}, environ={})
+    settings = read_settings({"request_timeout": within}, environ={})
     yield AdminServer(EventStreams(app, lambda path: path == "/live", problem(503, "too many")), settings), bound
     bound.close()
 
@@ -343,6 +343,38 @@ def test_streams_leave_connections_to_others() -> None:
                 reader, writer = await opened(bound, path)
                 stack.callback(writer.close)
                 assert (await reader.readline()).split()[1] == status
+            server.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_dashboards_that_use_all_connections_of_a_browser_leave_some_to_others() -> None:
+    class Busy(Endless):
+        def __init__(self) -> None:
+            super().__init__(1, 0.1)
+            self.waiting = 0
+            self.may_answer = asyncio.Event()
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] == "/busy":
+                self.waiting += 1
+                await self.may_answer.wait()
+            await super().__call__(scope, receive, send)
+
+    async def main() -> None:
+        app = Busy()
+        with admin_server(app, "20") as (server, bound), ExitStack() as stack:
+            serving = asyncio.create_task(server.serve([bound]))
+            for path in ["/live"] * 40 + ["/busy"] * 200:
+                stack.callback((await opened(bound, path))[1].close)
+            async with asyncio.timeout(10):
+                while app.waiting < 200:
+                    await asyncio.sleep(0.01)
+            reader, writer = await opened(bound, "/healthz")
+            stack.callback(writer.close)
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            app.may_answer.set()
             server.should_exit = True
             await serving
 
@@ -393,6 +425,36 @@ def test_a_peer_that_sends_many_requests_without_reading_answers_is_closed() -> 
             await serving
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_headers_that_come_during_a_stream_are_bounded_as_others() -> None:
+    async def main() -> None:
+        with admin_server(Endless(1, 0.01)) as (server, bound):
+            serving = asyncio.create_task(server.serve([bound]))
+            reader, writer = await opened(bound, "/live")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            writer.write(b"GET /healthz HTTP/1.1\r\n" + b"a: %s\r\n" % (b"x" * 1000) * 1000)
+            with suppress(ConnectionError):  # the stream has no other end
+                await reader.read(-1)
+            writer.close()
+            server.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_a_long_body_may_wait_for_the_answer_before_it() -> None:
+    with running_service(environ=TOKENS) as service, ExitStack() as stack:
+        host, _, port = service.address("admin").rpartition(":")
+        peer = stack.enter_context(socket.create_connection((host, int(port)), 20))
+        body = json.dumps({"text": "rules: []", "format": "yaml", "x": "x" * 300_000}).encode()
+        head = f"POST /api/policy/check HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {WRITE}\r\n"
+        head += f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        peer.sendall(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n" + head.encode() + body)
+        received = b""
+        while part := peer.recv(65536):
+            received += part
+        assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200", b"422"]
 
 
 def test_requests_that_wait_for_the_one_before_have_no_more_time_than_others() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ratebound.admin.calls import Operator
 from ratebound.admin.live_feed import EVERY, LiveFeed
-from ratebound.admin.messages import AdminAnswer, AdminRequest, CallError, problem_answer
+from ratebound.admin.messages import AdminAnswer, AdminRequest, CallError, encoded, problem_answer
+from ratebound.admin.shared_reads import SharedReads
 from ratebound.admin.site import AdminSite
 from ratebound.flow import Flow
 
@@ -20,7 +21,7 @@ Send = Callable[[Any], Any]
 
 CHECK = 5.0  # seconds after which it is looked up again whether somebody may still look
 HEARTBEAT_AFTER = 15.0  # seconds without an event
-READER = Operator("", "read")  # of the figures that all who look share
+READER = Operator("", "read")  # of what all who look share
 
 
 class AdminAsgi:
@@ -43,7 +44,8 @@ class AdminAsgi:
         self._every = every
         self._check = check
         self._is_blocking = bool(getattr(site.calls, "is_blocking", False))
-        self.feed = LiveFeed(self._figures, every=every)
+        self.feed = LiveFeed(self._ask, every=every)
+        self._reads = SharedReads(self._content)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -90,6 +92,7 @@ class AdminAsgi:
             is_live=True,
             native=scope if self._native is None else self._native(scope, receive),
             read_body=partial(_read_body, receive),
+            share=self._reads.ask,
         )
 
     async def _stream(self, request: AdminRequest, answer: AdminAnswer, receive: Receive, send: Send) -> None:
@@ -105,18 +108,31 @@ class AdminAsgi:
             checked = time.monotonic()
             while (part := await reader.take(HEARTBEAT_AFTER)) is not None and not _server_stops():
                 if time.monotonic() - checked >= self._check:
-                    await self._drive(self.site.check_again(request))
+                    if not await self._may_go_on(request):
+                        break
                     checked = time.monotonic()
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-        except CallError:
-            pass  # signed out, or the role is lost: the browser connects again, and is told so
         finally:
             gone.cancel()
             self.feed.leave(reader)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _figures(self, name: str) -> Any:
+    async def _may_go_on(self, request: AdminRequest) -> bool:
+        """Return False if the operator was signed out, or has lost the role. The browser asks again, and is told so.
+
+        What a function of the application raises means the same: its handlers cannot answer within a stream.
+        """
+        try:
+            await self._drive(self.site.check_again(request))
+        except Exception:
+            return False
+        return True
+
+    async def _ask(self, name: str) -> Any:
         return await self._drive(self.site.calls.call(name, {}, READER))
+
+    async def _content(self, name: str) -> bytes:
+        return encoded(await self._ask(name))
 
     async def _drive(self, flow: Flow[Any]) -> Any:
         """Drive a flow in this task. Steps that block run in a thread."""

@@ -63,7 +63,8 @@ class AdminRequest:
     without its slash at the end. `query` is as it was sent. The names of `headers` are in lower case; values of one
     name are joined by commas, cookies by semicolons. `body` is longer than MAX_BODY if the rest was not read. If there
     is `read_body`, that reads the body when it is needed: it is given how many bytes may be kept, returns more than
-    these if the body is longer, and may have to be awaited.
+    these if the body is longer, and may have to be awaited. If there is `share`, that makes a read once for all who ask
+    for it at the same moment: it is given the name of the call, and returns its answer in JSON, which is to be awaited.
 
     `mount` is the path of the mount without a slash at the end. It is used only for the cookie and for redirects,
     because a proxy may have taken it from the client. `peer` is the address of the connection. `is_live` is True if the
@@ -81,6 +82,7 @@ class AdminRequest:
     is_live: bool = False
     native: Any = None
     read_body: Callable[[int], Any] | None = None
+    share: Callable[[str], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ log = logging.getLogger("ratebound.admin")
 NO_CSRF = "This call needs the header X-Ratebound-CSRF with the value of `csrf` in api/session."
 NOT_LIVE = "This server cannot send events. Ask api/figures once a second instead."
 EVENT_STREAM = "text/event-stream; charset=utf-8"
+# Calls without fields, whose answer is the same for everybody. All open pages make them when an operator has changed
+# something.
+SHARED = frozenset({"rules", "blocks", "overrides", "switches", "changes", "policy"})
 
 
 class OperatorCalls(Protocol):
@@ -105,6 +108,8 @@ class AdminSite:
             if not request.is_live:
                 raise CallError(501, NOT_LIVE)
             return answer_of(200, b"", EVENT_STREAM, is_live=True)
+        if call.name in SHARED and request.share is not None:
+            return answer_of(200, (yield partial(request.share, call.name)))
         return json_answer((yield from self.calls.call(call.name, arguments, who.operator)))
 
     def _call(self, request: AdminRequest) -> AdminCall:

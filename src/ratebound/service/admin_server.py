@@ -18,8 +18,10 @@ from ratebound.service.connections import Bounds
 from ratebound.service.listening import BACKLOG
 from ratebound.service.settings import ServiceSettings
 
-MOST_CONNECTIONS = 100  # open ones: then the one is closed that has been without a request for longest
-MOST_STREAMS = 80  # of these connections: the others are for `/healthz` and for single requests
+MOST_STREAMS = 80
+# Open ones: then the one is closed that has been without a request for longest. A browser opens six for a dashboard,
+# and all of them are busy when a long list has changed. The others are for `/healthz` and for programs.
+MOST_CONNECTIONS = 6 * MOST_STREAMS + 20
 MOST_PIPELINED = 10  # requests of one connection that are not answered: browsers send one after the other
 
 Scope = MutableMapping[str, Any]
@@ -109,16 +111,21 @@ class _BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
 
+    def on_message_complete(self) -> None:
+        """Expect the headers of the next request, which may come before this one is answered."""
+        super().on_message_complete()
+        self._expect_head()
+
     def on_response_complete(self) -> None:
         """Make ready for the next request."""
         self._unanswered.popleft()
         self._take_time()
         self._since = self.loop.time()
-        self._is_in_head = True
         self._is_streaming = False
-        self._head = 0
         if self._unanswered:
             self._give_time()
+        else:
+            self._expect_head()  # what comes of a body that nobody has read counts, too
         super().on_response_complete()
 
     async def send_part(self, send: Send, message: Message) -> None:
@@ -145,6 +152,10 @@ class _BoundedConnection(HttpToolsProtocol):
         """Close the connection if its request is not sent and answered in time."""
         if self._timer is None:
             self._timer = self.loop.call_later(self._bounds.request, self.transport.abort)
+
+    def _expect_head(self) -> None:
+        self._is_in_head = True
+        self._head = 0
 
     def _take_time(self) -> None:
         if self._timer is not None:

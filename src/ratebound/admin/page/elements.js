@@ -24,12 +24,16 @@ function filled(element, attributes, children) {
   return element;
 }
 
-// Controls, and marks that turn or hide the text around them: a name must not be able to look like another one.
-const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+// Controls, marks that turn or hide the text around them, characters without a width, and halves of surrogate pairs: a
+// name must not be able to look like another one. Lines and tabs stay.
+const INVISIBLE = /(?![\t\n])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]/gu;
 
 /** Return a text with every invisible character written as its number. */
 export function visible(text) {
-  return text.replace(INVISIBLE, (mark) => `\\u${mark.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return text.replace(INVISIBLE, (mark) => {
+    const number = mark.codePointAt(0).toString(16);
+    return number.length > 4 ? `\\u{${number}}` : `\\u${number.padStart(4, "0")}`;
+  });
 }
 
 /** Set a text only if it differs: a screen reader and a selection are left alone. */

@@ -13,13 +13,14 @@ export class CallFailed extends Error {
 }
 
 const TIMEOUT = 10_000; // milliseconds
+const ELSEWHERE = "Your session has ended. Reload the page to sign in again.";
 let csrf = "";
 
 export async function call(method, path, body = undefined) {
   const headers = { Accept: "application/json" };
   if (csrf) headers["X-Ratebound-CSRF"] = csrf; // with reads, too: names are only told to the page itself
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  const options = { method, headers, credentials: "same-origin", cache: "no-store", redirect: "error" };
+  const options = { method, headers, credentials: "same-origin", cache: "no-store", redirect: "manual" };
   let answer, text;
   try {
     const signal = AbortSignal.timeout(TIMEOUT);
@@ -28,6 +29,8 @@ export async function call(method, path, body = undefined) {
   } catch {
     throw new CallFailed(0, "The service does not answer.");
   }
+  // An application sends operators whom it does not know to its own sign-in, which is no answer for a script
+  if (answer.type === "opaqueredirect") throw new CallFailed(401, ELSEWHERE);
   const found = parsed(text);
   if (!answer.ok)
     throw new CallFailed(answer.status, words(answer, found, text), answer.headers.has("WWW-Authenticate"));
