@@ -260,6 +260,10 @@ def _json(made: MadeRequest) -> str:
     return json.dumps(line)
 
 
+NGINX_TIMED = (  # a log_format that has what replay uses best: the time of the end and the duration, in milliseconds
+    '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent" '
+    "$request_time $msec"
+)
 WRITERS: dict[str, Callable[[MadeRequest], str]] = {
     "combined": _combined,
     "common": _common,
