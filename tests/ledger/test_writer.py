@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -207,6 +208,23 @@ def test_a_bug_does_not_end_the_writer(sqlite_ledger: Ledger, caplog: pytest.Log
     del database.write
     sqlite_ledger._writer._try_to_write()
     assert rows_of(sqlite_ledger) == {("a", "d", ""): (1, 1, 0, 0)}
+
+
+def test_where_no_thread_can_be_started_decisions_are_counted_and_written_later(
+    ledger_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Ledger(ledger_url, clients="name", every=0.02) as ledger:
+        limiter = Limiter("100/day as d", listeners=[ledger])
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fail)
+            limiter.hit("a")
+        assert not caplog.records
+        limiter.hit("a")
+        until(lambda: ledger.state.flushes > 0 and ledger.state.pending == 0)
+        assert rows_of(ledger) == {("a", "d", ""): (2, 2, 0, 0)}
 
 
 def test_many_clients_are_bounded_in_memory_and_written_soon(sqlite_ledger: Ledger) -> None:

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from ratebound import Decision, Limiter
 from ratebound.events import Decided
@@ -25,7 +26,7 @@ def refusal(limiter: Limiter, key: str) -> Decision:
 
 
 @contextmanager
-def held_elsewhere(lock: threading.Lock) -> Iterator[None]:
+def held_elsewhere(lock: AbstractContextManager[Any]) -> Iterator[None]:
     """Another thread holds the lock: who forks now has a child in which nobody will release it."""
     held, done = threading.Event(), threading.Event()
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from ratebound import Decision, Limit, Limiter
 from ratebound.events import Listener
-from ratebound.observe.label import LOCK, OTHER, label_of
+from ratebound.observe.label import OTHER, label_of, new_names
 from ratebound.observe.otel import OpenTelemetryListener
 from ratebound.observe.prometheus import PrometheusListener
 from tests.observe.decisions import told
@@ -43,7 +43,7 @@ def test_names_above_the_bound_wait_for_nobody() -> None:
     for name in ("a", "b"):
         label_of(name, made, 1, str.upper)
     found: list[str] = []
-    with LOCK:
+    with new_names.lock:
         thread = threading.Thread(target=lambda: found.append(label_of("c", made, 1, str.upper)), daemon=True)
         thread.start()
         thread.join(10)

@@ -19,6 +19,7 @@ from ratebound.client.call_events import (
     Retrying,
 )
 from ratebound.client.call_labels import WAITS, CallLabels, result_of
+from ratebound.fork import renew_in_children
 from ratebound.from_extra import from_extra
 
 with from_extra("otel", opentelemetry="opentelemetry-api"):
@@ -49,7 +50,8 @@ class OpenTelemetryCallListener:
         self._spans = spans
         self._labels = CallLabels(max_origins)
         self._open: dict[str, bool] = {}
-        self._lock = threading.Lock()
+        self.renew()
+        renew_in_children(self)
         meter = metrics.get_meter("ratebound", meter_provider=meter_provider)
 
         def counter(name: str, unit: str, text: str) -> Any:
@@ -71,6 +73,10 @@ class OpenTelemetryCallListener:
             "1",
             "1 while an API is not called because its last calls failed",
         )
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self._lock = threading.Lock()
 
     def __call__(self, event: CallEvent) -> None:
         label = self._labels.origin(event.origin)

@@ -516,11 +516,11 @@ class Ledger:
         if not self._writer.is_running:
             atexit.unregister(self._close_at_exit)  # a forked child has its parent's
             atexit.register(self._close_at_exit)
-            if "multiprocessing.util" in sys.modules:  # its children end without atexit
+            if self._finalizer is None and "multiprocessing.util" in sys.modules:  # its children end without atexit
                 finalize: Any = sys.modules["multiprocessing.util"].Finalize
                 self._finalizer = finalize(None, self._close_at_exit, exitpriority=0)
             self._writer.begin()
-        self._is_ready = self._trail.knows_loop()
+        self._is_ready = self._writer.is_running and self._trail.knows_loop()
         return True
 
     def _close_at_exit(self) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ratebound.errors import StorageError
 from ratebound.fork import renew_in_children
@@ -77,9 +78,10 @@ class LedgerWriter:
         with self._starting:
             if self.is_running or self._stopping:
                 return
-            self._thread = threading.Thread(target=self._run, name="ratebound-ledger", daemon=True)
-            self._thread.start()
-            self.is_running = True
+            thread = threading.Thread(target=self._run, name="ratebound-ledger", daemon=True)
+            with suppress(RuntimeError):  # the operating system allows no more threads: the next event tries again
+                thread.start()
+                self._thread, self.is_running = thread, True
 
     def wake(self) -> None:
         """Have everything written soon: the room for counts is half full."""

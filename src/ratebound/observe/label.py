@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ratebound.decision import Decision
+from ratebound.fork import renew_in_children
 from ratebound.limit import Limit
 from ratebound.outcome import Row
 
@@ -13,7 +14,21 @@ SECONDS = (5e-6, 1e-5, 2.5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.0
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 OTHER = "other"
 IN_FLIGHT = "concurrent: auto"  # takes the place of a limit where requests are shed without one
-LOCK = threading.Lock()  # taken for new names
+
+
+class NewNames:
+    """The lock that is taken for new names. It is free in a forked child, whoever had it in the parent."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self.lock = threading.Lock()
+
+
+new_names = NewNames()
 
 
 def label_of(name: str, made: dict[str, T], most: int, make: Callable[[str], T]) -> T:
@@ -26,7 +41,7 @@ def label_of(name: str, made: dict[str, T], most: int, make: Callable[[str], T])
         found = made.get(name, made.get(OTHER))  # the name again: once this is full, no name is added
     if found is not None:
         return found
-    with LOCK:
+    with new_names.lock:
         if name not in made and len(made) >= most:
             name = OTHER  # so `made` has at most one entry more than `most`
         if name not in made:

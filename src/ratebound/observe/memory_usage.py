@@ -4,6 +4,7 @@ import threading
 import weakref
 from typing import Any, NamedTuple, Protocol
 
+from ratebound.fork import renew_in_children
 from ratebound.storage.memory import MemoryStorage
 
 # Attributes of adapters, gates, limiters and storages that hold another
@@ -45,6 +46,11 @@ class WatchedMemory:
 
     def __init__(self) -> None:
         self._storages: dict[str, weakref.ref[InMemory]] = {}
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
         self._lock = threading.Lock()
 
     def watch(self, owner: object, name: str) -> None:

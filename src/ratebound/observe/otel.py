@@ -22,6 +22,7 @@ from ratebound.events import (
     Struck,
     Warned,
 )
+from ratebound.fork import renew_in_children
 from ratebound.from_extra import from_extra
 from ratebound.observe.label import (
     IN_FLIGHT,
@@ -77,7 +78,8 @@ class OpenTelemetryListener:
         self._held = WatchedMemory()
         self._open: dict[str, bool] = {}
         self._factors: Mapping[str, float] = {}
-        self._lock = threading.Lock()
+        self.renew()
+        renew_in_children(self)
 
         meter = metrics.get_meter("ratebound", meter_provider=meter_provider)
 
@@ -131,6 +133,10 @@ class OpenTelemetryListener:
             "{check}",
             "Checks answered from a shared state because memory is full of denying keys",
         )
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Decided):

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from types import CodeType
 from typing import Any
 
+from ratebound.fork import renew_in_children
 from ratebound.policy import RequestView
 from ratebound.web.route_limit import FUNCTIONS, Endpoint, RouteLimit
 
@@ -63,8 +64,13 @@ class EndpointCache:
     def __init__(self, forget: Callable[[Endpoint], object]) -> None:
         self._forget = forget
         self._known: dict[Hashable, Endpoint] = {}
-        self.lock = threading.RLock()
         self.get = self._known.get
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Replace the lock in a forked child: the thread that may have held it does not exist there."""
+        self.lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._known)
