@@ -376,6 +376,19 @@ def test_async_functions_are_awaited_by_an_async_gate() -> None:
         Gate(policy)
 
 
+def test_an_object_with_an_async_call_is_for_tasks_too() -> None:
+    class Who:
+        async def __call__(self, request: Any) -> str:
+            return "ann"
+
+    policy = Policy(rules=[Rule("a", "1/minute", by=[Who()])])
+    with pytest.raises(TypeError, match="it is for AsyncGate"):
+        Gate(policy)
+    gate = AsyncGate(policy)
+    assert gate.decide_now(request()) is None
+    assert asyncio.run(gate.decide(request())).identities[0].value == "ann"
+
+
 def test_an_answer_to_await_that_comes_by_surprise_counts_for_nothing() -> None:
     async def later() -> str:
         return "ann"

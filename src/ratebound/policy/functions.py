@@ -84,6 +84,11 @@ def check_takes(function: Callable[..., Any], *arguments: str, option: str = "")
         )
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return True if a function, or an object that can be called, is declared with `async def`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
 def find_nothing(*arguments: Any) -> None:
     """Return None. Used in place of a function that could not be found."""
 

@@ -2,14 +2,13 @@
 where no user can be known. One function for all adapters, so that a user is the same in each."""
 
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from ratebound.policy import Identity, Policy
-from ratebound.policy.functions import check_takes, unwrapped
+from ratebound.policy.functions import check_takes, is_async, unwrapped
 from ratebound.policy.identity.identify import MAX_BITS, id_text
 from ratebound.policy.problem import shown
 
@@ -90,7 +89,7 @@ def identified(user: Callable[..., Any], argument: str) -> Callable[..., User]:
     called with. Raises TypeError if `user` is no function, needs more arguments, or has to be awaited."""
     check_user(user)
     check_takes(user, argument, option="user")
-    if inspect.iscoroutinefunction(user) or inspect.iscoroutinefunction(type(user).__call__):
+    if is_async(user):
         raise TypeError(
             f"user={user!r} cannot be awaited here: find the user in an authentication middleware around the limits,"
             " and let user= read what it has found"

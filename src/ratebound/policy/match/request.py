@@ -93,7 +93,7 @@ class RequestView:
         method: The method, in capitals.
         path: The path as received: percent-encoded, without the query.
         query: The query as received, without the `?`.
-        host: The Host header.
+        host: The Host header. Adapters join several by commas.
         headers: The header lines as (name, value). Names are in lower case.
         peer: The address of the other end of the socket; None on a Unix socket.
         scheme: http or https.

@@ -3,7 +3,6 @@
 `CompiledStage.with_rules` adds the rules of an endpoint to a policy's without indexing those again.
 """
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from ratebound.errors import InvalidLimit
 from ratebound.http.prefix import Address
 from ratebound.limit import LOG_COUNT, Failure, Limit
 from ratebound.lowered import STEPS, lowered
+from ratebound.policy.functions import is_async
 from ratebound.policy.identity.identify import Alternatives, IdentityKind, choosable
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.match.index import Index
@@ -97,7 +97,7 @@ class CompiledRule:
             and isinstance(rule.cost, int)
             and not self.candidates
             and not any(kind.is_target for parts in by for kind in parts)
-            and not any(map(inspect.iscoroutinefunction, functions))
+            and not any(map(is_async, functions))
         )
         self.calls_functions = bool(functions)
 

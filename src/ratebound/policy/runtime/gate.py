@@ -18,6 +18,7 @@ from ratebound.events import ChangeMade, Listener, Shadowed, log
 from ratebound.flow import Flow, Paused, run, run_async, run_at_once
 from ratebound.limit import MAX_PERIOD, Group
 from ratebound.outcome import Row
+from ratebound.policy.functions import is_async
 from ratebound.policy.load.loader import read_policy
 from ratebound.policy.match.request import RequestView
 from ratebound.policy.model.client_list import client_of
@@ -169,7 +170,7 @@ class _Source(PolicyInForce):
 
     def _check(self, compiled: CompiledPolicy) -> None:
         for function in compiled.functions() if self.blocking else ():
-            if inspect.iscoroutinefunction(function):
+            if is_async(function):
                 raise TypeError(f"{getattr(function, '__name__', function)} is an async def: it is for AsyncGate")
         self.kept.check(compiled)
 

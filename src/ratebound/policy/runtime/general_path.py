@@ -4,7 +4,6 @@
 function of the user returned, and is sent the answer.
 """
 
-import inspect
 import logging
 import math
 import operator
@@ -21,7 +20,7 @@ from ratebound.limit import MAX_COUNT, Ask, Extra, Group, Limit
 from ratebound.lowered import STEPS, LoweredLimits
 from ratebound.outcome import Row
 from ratebound.policy.function_errors import function_errors
-from ratebound.policy.functions import is_awaitable, unwrapped
+from ratebound.policy.functions import is_async, is_awaitable, unwrapped
 from ratebound.policy.identity.identify import (
     UNIDENTIFIED,
     IdentityKind,
@@ -201,7 +200,7 @@ class CompiledPolicy:
         self.has_early = any(rule.rule.stage == "early" for rule in self.rules)
         # Any function may return something to await: early rules must not have been charged before that is known.
         self.may_await = any(
-            inspect.iscoroutinefunction(function) or (self.has_early and not isinstance(function, RequestValue))
+            is_async(function) or (self.has_early and not isinstance(function, RequestValue))
             for function in self._functions
         )
         self._lines: dict[str, FastPath] = {}
