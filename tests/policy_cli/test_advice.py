@@ -144,6 +144,7 @@ WRONG: dict[str, list[str]] = {
     "ipv6-single-address": [
         "ipv6: 128\nrules: [{name: a, limits: 9/second}]",
         "rules: [{name: a, by: 'prefix:32/128', limits: 9/second}]",
+        "block: ['2001:db8::1']\nrules: [{name: a, limits: 9/second}]",
     ],
     "global-alone": ["rules: [{name: a, match: {paths: /x}, by: global, limits: 9/second}]"],
     "wide-exempt": ["exempt: [{paths: '/status/{rest*}'}]\nrules: [{name: a, limits: 9/second}]"],
@@ -352,7 +353,10 @@ RIGHT: dict[str, list[str]] = {
         "{name: b, match: {methods: [POST, PUT, PATCH, DELETE]}, limits: 9/second}]",
         "block: [192.0.2.1]",
     ],
-    "ipv6-single-address": ["ipv6: 56\nrules: [{name: a, by: 'prefix:48', limits: 9/second}]"],
+    "ipv6-single-address": [
+        "ipv6: 56\nrules: [{name: a, by: 'prefix:48', limits: 9/second}]",
+        "block: ['2001:db8::/64', 192.0.2.1, '::ffff:192.0.2.7', 'user:ann']\nrules: [{name: a, limits: 9/second}]",
+    ],
     "global-alone": [
         "rules: [{name: a, match: {paths: /x}, by: global, limits: 9/second}, {name: b, limits: 3/second}]",
         "rules: [{name: a, match: {paths: /x}, by: global, limits: deny}]",

@@ -96,6 +96,22 @@ def test_a_server_whose_clock_is_outside_of_all_windows_is_asked_once_more(
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 3, "with the right clock, one call is enough"
 
 
+@pytest.mark.parametrize("mode", ["spend", "peek", "force"])
+@pytest.mark.parametrize("days", [-3, 3])
+def test_a_single_group_is_asked_once_more_as_well(
+    days: int, mode: Mode, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = (parse_limit("10/calendar-day"), parse_limit("10/day"))
+    groups = [((key, limits[:number], 1, None, None),) for number, key in ((1, "one"), (2, "two"))]
+    storage.evaluate(groups)
+    right = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: right() + days * DAY * 1000)
+    left = 9 if mode == "peek" else 8
+    for number, group in enumerate(groups, 1):
+        assert [row[1] for row in storage.evaluate([group], mode)[0]] == [left] * number
+        assert [row[1] for row in storage.evaluate([group], "peek")[0]] == [left] * number
+
+
 class Replies:
     """What a server answers whose clock jumps, or that fails, between two calls. No server can be made to do that."""
 

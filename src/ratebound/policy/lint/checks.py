@@ -5,6 +5,7 @@ local_decisions.py.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from ipaddress import ip_network
 
 from ratebound.http.prefix import parse_network
@@ -384,6 +385,11 @@ def _ipv6(policy: Policy) -> Iterator[PolicyAdvice]:
             length = name.rpartition("/")[2].removeprefix("prefix.")
             if name.startswith("prefix.") and length.isdecimal() and int(length) > 64:
                 yield advice("ipv6-single-address", ("rules", place, "by"), f"rule {rule.name!r} counts by /{length}")
+    for place, client in enumerate(policy.block):
+        with suppress(ValueError):  # an identity
+            network = parse_network(client)
+            if network.version == 6 and network.prefixlen > 64:
+                yield advice("ipv6-single-address", ("block", place), f"{client} is one of many addresses of a client")
 
 
 def _global_alone(policy: Policy) -> Iterator[PolicyAdvice]:

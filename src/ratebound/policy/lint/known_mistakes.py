@@ -168,7 +168,7 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "ipv6-single-address": (
         "An IPv6 client usually has at least a /64, so it can use a new address, and a new quota, for each request.",
-        "Write 'ipv6: 64', or rules by prefix:64, prefix:56 and prefix:48 with rising limits.",
+        "Write 'ipv6: 64', or rules by prefix:64, prefix:56 and prefix:48 with rising limits, or block the /64.",
     ),
     "global-alone": (
         "One client can use up the quota that all clients share, and lock everybody else out.",
