@@ -13,12 +13,13 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ratebound.client import Pacer
-from tests.servers import dying_with_us
-from tests.web.serving import ROOT
+
+ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:
@@ -58,6 +59,8 @@ class Ran(NamedTuple):
 
 def run_processes(url: str, storage: str, seconds: float, processes: int = 8, *debug: str, limit: str = "") -> Ran:
     """Run several processes at once, and return all answers. Without a limit they learn it."""
+    from tests.servers import dying_with_us  # it imports much that the processes do not need
+
     command = dying_with_us([sys.executable, "-m", "tests.client.paced_worker", url, storage, str(seconds), *debug])
     given = {**os.environ, "RATEBOUND_TEST_LIMIT": limit}
     workers = [subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE) for _ in range(processes)]

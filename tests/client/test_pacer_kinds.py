@@ -3,6 +3,8 @@
 These are simulations: they take no time, and a failure can be repeated.
 """
 
+import os
+
 import pytest
 
 from ratebound.client.learned_limits import BUCKET, Shape, mirrored
@@ -11,6 +13,7 @@ from ratebound.notation import parse_limit
 from tests.client.pacing_simulation import Simulation, limited_server
 
 FIRST_ANSWERS = 0.5  # seconds
+SEEDS = 2 if os.environ.get("RATEBOUND_LONG") == "1" else 1
 
 
 def paced(limit: str, seed: int, processes: int, workers: int = 1) -> tuple[Simulation, float]:
@@ -29,7 +32,7 @@ def paced(limit: str, seed: int, processes: int, workers: int = 1) -> tuple[Simu
     return simulation, simulation.accepted_within(begin, begin + length) / (parsed.count * length / period)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize(("processes", "workers"), [(1, 1), (8, 1), (1, 50)])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("rate", ["20/second", "100/5 seconds", "30/minute"])

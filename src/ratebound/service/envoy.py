@@ -386,7 +386,8 @@ class EnvoyRateLimits:
     def _rejection(
         self, matched: MatchedRequests, asked: DescribedRequest, verdict: Verdict, rows: "RowsOfHits"
     ) -> bytes:
-        decision, message, documentation = verdict.decision, verdict.message, verdict.documentation
+        decision = verdict.decision
+        _, message, documentation = verdict.told()
         if decision is None:
             written = matched.rejection.block(message=message, documentation=documentation)
         else:

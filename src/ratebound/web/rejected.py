@@ -71,12 +71,13 @@ class Rejected:
 
 def rejection_of(verdict: Verdict, view: RequestView, breaches: Mapping[str, Callable[..., Any]]) -> Rejected:
     """Return the rejection that a verdict stands for. `breaches` has each rule's own `on_breach`, by name."""
-    form, rule = verdict.policy.rejection_format, verdict.rule
+    form = verdict.policy.rejection_format
+    rule, message, documentation = verdict.told()
     if verdict.decision is not None:
-        rejection, fields = form._of_decision(verdict.decision, verdict.message, verdict.documentation)
+        rejection, fields = form._of_decision(verdict.decision, message, documentation)
     elif verdict.kind == "shed":
         rejection, fields = form._of_overload()
     else:
-        rejection, fields = form._of_block(verdict.message, verdict.documentation, verdict.block_wait)
+        rejection, fields = form._of_block(message, documentation, verdict.block_wait)
     response = form._written(rejection, fields, view.headers)
     return Rejected(verdict, response, rejection.detail, None if rule is None else breaches.get(rule.name))

@@ -164,14 +164,19 @@ class Verdict:
     @property
     def message(self) -> str:
         """The message for a rejection: why the request is unreadable, or the message of `rule`; may be empty."""
-        rule = self.rule
-        return self.unreadable or ("" if rule is None else rule.message)
+        return self.told()[1]
 
     @property
     def documentation(self) -> str:
         """The URL that `rule` gives for its documentation, or an empty text."""
+        return self.told()[2]
+
+    def told(self) -> tuple[Rule | None, str, str]:
+        """Return what a rejection tells: `rule`, `message` and `documentation`, for which the rule is found once."""
         rule = self.rule
-        return "" if rule is None else rule.documentation
+        if rule is None:
+            return None, self.unreadable, ""
+        return rule, self.unreadable or rule.message, rule.documentation
 
     @property
     def decisions(self) -> list[Decision]:
