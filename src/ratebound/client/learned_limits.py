@@ -10,7 +10,8 @@ kind of quota has a mirror that forgives requests that arrive late:
   `early` and `end`: each answer narrows that, because resets are rounded up to whole seconds. A request that is sent
   near the end may be counted in either window, so both are charged with it.
 - "bucket": units come back steadily. The mirror is a bucket of the same rate with a little less burst.
-- "log": at most `count` in any stretch of time. The mirror is a sliding log that is a little longer.
+- "log": at most `count` in any stretch of time. The mirror is a sliding log that is 2 % longer, and at least by the
+  time by which requests may be late.
 - "smooth": not known, or two weighted windows. The mirrors are a bucket with hardly any burst and a log: that is
   accepted by servers of every kind. Meanwhile the remaining units show the kind: they fall and jump back for a window,
   stay where they are for a bucket, and are used up for a log.
@@ -401,7 +402,7 @@ def _counter(shape: Shape, count: int, name: str) -> Limit:
 def _limit_of(kind: str, shape: Shape, name: str) -> Limit:
     count, period = shape.units, shape.period
     if kind == LOG:
-        return Limit(count, period + period // 50, algorithm="sliding-log", name=name, large=True)
+        return Limit(count, period + max(period // 50, LATE), algorithm="sliding-log", name=name, large=True)
     if kind == SMOOTH:
         if shape.told or count > MOST_IN_LOG:
             return Limit(max(1, count - 1 - count // 100), period, max(1, count // 100), "gcra", name)
