@@ -10,7 +10,8 @@ kind of quota has a mirror that forgives requests that arrive late:
   `early` and `end`: each answer narrows that, because resets are rounded up to whole seconds. A request that is sent
   near the end may be counted in either window, so both are charged with it.
 - "bucket": units come back steadily. The mirror is a bucket of the same rate with a little less burst.
-- "log": at most `count` in any stretch of time. The mirror is a sliding log that is a little longer.
+- "log": at most `count` in any stretch of time. The mirror is a sliding log that is 2 % longer, and at least by the
+  time by which requests may be late.
 - "smooth": not known, or two weighted windows. The mirrors are a bucket with hardly any burst and a log: that is
   accepted by servers of every kind. Meanwhile the remaining units show the kind: they fall and jump back for a window,
   stay where they are for a bucket, and are used up for a log.
@@ -20,10 +21,11 @@ end that moves ahead rules out a window. A reset that is longer than the period 
 server has much less left than a mirror, its kind was wrong.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ratebound.clock import SECOND
-from ratebound.limit import MAX_COUNT, UNITS, Limit
+from ratebound.limit import MAX_COUNT, UNITS, Algorithm, Limit
 
 WINDOW: Final = "window"
 BUCKET: Final = "bucket"
@@ -395,23 +397,29 @@ def mirrored(shape: Shape, now: int, name: str) -> list[Mirror]:
 
 def _counter(shape: Shape, count: int, name: str) -> Limit:
     """Return a limit that counts, and gives nothing back before its window is over."""
-    return Limit(count, 2 * shape.period + 2 * SECOND, algorithm="sliding-counter", name=name)
+    return _kept(count, 2 * shape.period + 2 * SECOND, 0, "sliding-counter", name)
 
 
 def _limit_of(kind: str, shape: Shape, name: str) -> Limit:
     count, period = shape.units, shape.period
     if kind == LOG:
-        return Limit(count, period + period // 50, algorithm="sliding-log", name=name, large=True)
+        return _kept(count, period + max(period // 50, LATE), 0, "sliding-log", name)
     if kind == SMOOTH:
         if shape.told or count > MOST_IN_LOG:
-            return Limit(max(1, count - 1 - count // 100), period, max(1, count // 100), "gcra", name)
+            return _kept(max(1, count - 1 - count // 100), period, max(1, count // 100), "gcra", name)
         burst = 2 + count // 50 if count >= 10 else 1
-        return Limit(count, period + period // 100, burst, "gcra", name)  # the log is kept, too
+        return _kept(count, period + period // 100, burst, "gcra", name)  # the log is kept, too
     if count < 3:
         period += period // 50
     # The period is part of the name of a state, and stays as it is.
     rate = min(count * shape.period // shape.refill, MAX_COUNT)
-    return Limit(rate, period, count - _kept_back(shape), "gcra", name)
+    return _kept(rate, period, count - _kept_back(shape), "gcra", name)
+
+
+@lru_cache(maxsize=1024)  # to make a limit takes longer than to ask a storage in memory for it
+def _kept(count: int, period: int, burst: int, algorithm: Algorithm, name: str) -> Limit:
+    """Return a limit that is kept for the next turn."""
+    return Limit(count, period, burst, algorithm, name, large=algorithm == "sliding-log")
 
 
 def _kept_back(shape: Shape) -> int:
@@ -446,7 +454,7 @@ def corrections(shape: Shape, sight: Sight, name: str) -> list[tuple[Mirror, int
     left = max(remaining - _kept_back(shape), 0) + back + 1 if kind == BUCKET else remaining
     if left >= limit.burst:
         return []
-    return [(Mirror(Limit(limit.count, limit.period_us, limit.burst - left, "gcra", name), kind), left + back)]
+    return [(Mirror(_kept(limit.count, limit.period_us, limit.burst - left, "gcra", name), kind), left + back)]
 
 
 def checked_count(count: int | None) -> int | None:
