@@ -20,6 +20,17 @@ def decide(limits: Sequence[Limit], instants: Sequence[int], origin: int = 0) ->
     return answers
 
 
+def decide_with_begun_windows(count: int, period: int, instants: Sequence[int]) -> list[bool]:
+    """What a server answers whose windows begin with a request, like one that uses INCR and EXPIRE of Redis."""
+    answers, until, used = [], -1, 0
+    for now in instants:
+        if now >= until:
+            until, used = now + period, 0
+        answers.append(used < count)
+        used += answers[-1]
+    return answers
+
+
 def seen(spans: Sequence[Span], answers: Sequence[bool]) -> ClientSpans:
     pairs = list(zip(spans, answers, strict=True))
     return ClientSpans([span for span, granted in pairs if granted], [span for span, granted in pairs if not granted])

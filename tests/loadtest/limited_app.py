@@ -34,7 +34,18 @@ COSTLY = {
     "costly-log": "102/second sliding-log",
     "costly-rest": "77/second burst 35 gcra",
 }
-LIES = ("one-more", "too-early", "short-wait", "long-wait", "stuck", "starved", "no-wait", "other-limit", "broken")
+LIES = (
+    "one-more",
+    "too-early",
+    "short-wait",
+    "long-wait",
+    "stuck",
+    "starved",
+    "no-wait",
+    "other-limit",
+    "broken",
+    "too-few",
+)
 LIAR = "5/second fixed-window"
 VICTIM = "127.0.0.2"  # the first client
 
@@ -82,6 +93,10 @@ def changed(lie: str, client: str, number: int, status: int, headers: Pairs) -> 
         fields.pop(b"retry-after", None)
     elif lie == "stuck":
         fields[b"ratelimit"] = re.sub(rb"r=\d+", b"r=3", fields.get(b"ratelimit", b""))
+    elif lie == "too-few":
+        left = re.search(rb"r=(\d+)", fields.get(b"ratelimit", b"r=0"))
+        fewer = max(int(left[1]) - 1, 0) if left else 0
+        fields[b"ratelimit"] = re.sub(rb"r=\d+", b"r=%d" % fewer, fields.get(b"ratelimit", b""))
     elif lie == "other-limit" and number % 2:
         fields[b"ratelimit-policy"] = re.sub(rb"q=\d+", b"q=99", fields.get(b"ratelimit-policy", b""))
     return status, list(fields.items())

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from ratebound.cli.loadtest import loadtest
 from ratebound.limit import BUCKETS
 from ratebound.loadtest.arrivals import parse_arrivals
-from ratebound.loadtest.check import FAIL, PASS
+from ratebound.loadtest.check import FAIL, PASS, UNKNOWN
 from ratebound.loadtest.identities import Clients, IdentityMark
 from ratebound.loadtest.plan import LoadPlan, LoadTarget
 from ratebound.loadtest.report import ON_TIME, LoadReport, make_report
@@ -142,6 +142,13 @@ def test_a_lie_is_found(lies: dict[str, LoadReport], lie: str, name: str) -> Non
     assert report.exit_status == 1
     if lie not in ("one-more", "too-early", "starved"):
         assert checks[KEPT].outcome == PASS, checks[KEPT]
+
+
+@linux
+def test_units_that_are_called_used_but_were_not_are_doubted(lies: dict[str, LoadReport]) -> None:
+    checks = {check.name: check for check in lies["too-few"].checks}
+    assert checks["The remaining units are true"].outcome == UNKNOWN
+    assert "the client got as many as if none were" in checks["The remaining units are true"].why
 
 
 @linux

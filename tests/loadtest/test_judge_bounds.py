@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import ALGORITHMS, BUCKETS, Algorithm, Limit
 from ratebound.loadtest.bounds import ClientSpans, Span, contradictions
-from tests.loadtest.honest_servers import decide, seen
+from tests.loadtest.honest_servers import decide, decide_with_begun_windows, seen
 
 SECOND = 1_000_000
 
@@ -72,7 +72,7 @@ def test_earlier_use_explains_refusals(data: st.DataObject) -> None:
     answers = decide([limit], instants)
     first = data.draw(st.integers(1, len(instants) - 1))
     spans = [Span(now, now) for now in instants]
-    found = contradictions([limit], seen(spans[first:], answers[first:])._replace(used_before=True))
+    found = contradictions([limit], seen(spans[first:], answers[first:])._replace(used_before=limit.burst))
     assert not found.total or not found.settled, found
 
 
@@ -151,6 +151,62 @@ def test_a_fixed_window_is_judged_at_any_alignment(extra: int) -> None:
     answers[5] = bool(extra)
     found = contradictions([limit], seen([Span(now, now) for now in instants], answers))
     assert len(found.surplus) == extra
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_server_whose_windows_begin_with_a_request_is_never_blamed(data: st.DataObject) -> None:
+    limit = data.draw(limits(("fixed-window",)))
+    instants = data.draw(st.composite(lambda draw: drawn_instants(draw, limit.period_us))())
+    first = data.draw(st.integers(0, len(instants) - 1))
+    answers = decide_with_begun_windows(limit.count, limit.period_us, instants)[first:]
+    widths = st.one_of(st.integers(0, 3), st.integers(0, limit.period_us))
+    earlier = instants[first - 1] if first else -1  # what was used before was used before the test
+    spans = [Span(max(now - data.draw(widths), earlier), now + data.draw(widths)) for now in instants[first:]]
+    lost = [data.draw(st.integers(0, 9)) == 0 for _ in spans]
+    kept = [(span, answer) for span, answer, gone in zip(spans, answers, lost, strict=True) if not gone]
+    shown = seen([span for span, _ in kept], [answer for _, answer in kept])
+    unknown = [span for span, gone in zip(spans, lost, strict=True) if gone]
+    found = contradictions([limit], shown._replace(unknown=unknown, used_before=limit.burst if first else 0))
+    assert not found.total or not found.settled, found
+
+
+def test_windows_that_begin_with_a_request_lie_at_no_alignment() -> None:
+    limit = Limit(2, 100, 0, "fixed-window")
+    instants = range(0, 2000, 37)
+    answers = decide_with_begun_windows(2, 100, instants)
+    assert answers != decide([limit], instants)
+    spans = [Span(now - 2, now + 2) for now in instants]
+    assert not contradictions([limit], seen(spans, answers)).total
+    answers[answers.index(False)] = True
+    assert contradictions([limit], seen(spans, answers)).total
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_fixed_windows_are_blamed_if_nothing_explains_their_answers(data: st.DataObject) -> None:
+    """Every alignment is tried, and windows that begin with a request."""
+    count, period = data.draw(st.integers(1, 4)), data.draw(st.sampled_from([10, 17]))
+    limit = Limit(count, period, 0, "fixed-window")
+    instants = data.draw(st.composite(lambda draw: drawn_instants(draw, period))())
+    answers = decide_with_begun_windows(count, period, instants)
+    if data.draw(st.booleans()):
+        answers = decide([limit], instants, data.draw(st.integers(0, period)))
+    place = data.draw(st.integers(0, len(answers) - 1))
+    answers[place] = answers[place] ^ data.draw(st.booleans())
+    possible = [decide([limit], instants, origin) for origin in range(period)]
+    possible.append(decide_with_begun_windows(count, period, instants))
+    found = contradictions([limit], seen([Span(now, now) for now in instants], answers))
+    if answers[0]:  # else nothing says when the windows begin
+        assert bool(found.total) == (answers not in possible)
+
+
+def test_units_that_were_used_before_explain_no_more_refusals_than_they_are() -> None:
+    limit = Limit(5, 100, 0, "sliding-log")
+    spans = [Span(now, now) for now in range(6)]
+    for used in range(4):
+        shown = seen(spans, [True, True, True, False, False, False])._replace(used_before=used)
+        assert len(contradictions([limit], shown).unfounded) == max(2 - used, 0)
 
 
 def test_trials_of_alignments_take_no_memory_together() -> None:

@@ -1,6 +1,7 @@
 """What a server says about its limits: the checks never blame one that tells the truth."""
 
 import math
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -11,10 +12,13 @@ from ratebound.http.quota import Quota
 from ratebound.kernels.packing import unpacked
 from ratebound.limit import ALGORITHMS, BUCKETS, Limit
 from ratebound.loadtest.answer import Answer
+from ratebound.loadtest.bounds import Span
 from ratebound.loadtest.check import FAIL, LoadCheck
+from ratebound.loadtest.expected_limit import can_be_meant
 from ratebound.loadtest.judge import REFUSED
 from ratebound.loadtest.truthful import ClientAnswers, truthful_checks
 from ratebound.notation import parse_limit
+from tests.loadtest.honest_servers import decide, decide_with_begun_windows, seen
 
 SECOND = 1_000_000
 
@@ -51,6 +55,34 @@ def test_true_headers_are_never_called_false(data: st.DataObject) -> None:
         requests.append((data.draw(widths), now, data.draw(widths)))
     failed = [check for check in checked(answered(limit, requests), limit).values() if check.outcome == FAIL]
     assert not failed
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_headers_that_round_a_window_may_be_meant(data: st.DataObject) -> None:
+    """The window is told in whole seconds, and without its algorithm."""
+    algorithm = data.draw(st.sampled_from(ALGORITHMS))
+    period = data.draw(st.sampled_from([1_500_000, 2 * SECOND, 2_900_000]))
+    limit = Limit(data.draw(st.integers(1, 8)), period, 0, algorithm)
+    now, instants = data.draw(st.integers(0, SECOND)), []
+    for gap in data.draw(st.lists(st.one_of(st.integers(0, 1000), st.integers(0, SECOND)), min_size=1, max_size=50)):
+        instants.append(now := now + gap)
+    answers = decide([limit], instants, data.draw(st.integers(0, period)))
+    if data.draw(st.booleans()):
+        answers = decide_with_begun_windows(limit.count, period, instants)
+    told = Quota("limit", limit.burst, 0, math.ceil(limit.refill_us / SECOND))
+    assert can_be_meant([told], seen([Span(now - 500, now + 500) for now in instants], answers))
+
+
+def test_a_window_of_one_and_a_half_seconds_is_told_as_two() -> None:
+    drawn = random.Random(2)
+    count, now, instants = drawn.choice([3, 5, 20]), 0, []
+    limit = Limit(count, 1_500_000, 0, "fixed-window")
+    while now < 9 * SECOND:  # bursts
+        instants += [now + k * 2000 for k in range(drawn.randint(1, 30))]
+        now += drawn.choice([300_000, 900_000, 1_100_000, 1_600_000])
+    spans = [Span(now - 500, now + 500) for now in instants]
+    assert can_be_meant([Quota("limit", count, 0, 2)], seen(spans, decide([limit], instants)))
 
 
 def plain_answers(text: str = "3/5 seconds sliding-log") -> tuple[Limit, list[Answer]]:

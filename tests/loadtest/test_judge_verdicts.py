@@ -62,6 +62,25 @@ def test_a_limit_that_was_used_before_the_test_may_refuse_at_once() -> None:
     assert verdict.words == "too few by 1"
 
 
+def test_a_limit_that_was_used_before_the_test_is_noticed_among_requests_at_the_same_time() -> None:
+    together = [one._replace(sent=0.0, due=0.0, done=0.05) for one in answers([200, 200, 429])]
+    for left, words in ((2, "too few by 1"), (1, "exact")):
+        told = [one._replace(quotas=(Quota("limit", 3, left * (k == 1), 60),)) for k, one in enumerate(together)]
+        (verdict,) = judge_clients([LIMIT], spans_by_client(told))
+        assert verdict.words == words
+
+
+def test_a_smaller_limit_is_not_explained_by_earlier_use() -> None:
+    """The server keeps 3 per minute of the 5 that it tells, and says that 3 are left after the first request."""
+    limit = parse_limit("5/minute sliding-log")
+    told = [
+        one._replace(quotas=(Quota("limit", 5, max(3 - k, 0), 60),))
+        for k, one in enumerate(answers([200, 200, 200, 429]))
+    ]
+    (verdict,) = judge_clients([limit], spans_by_client(told))
+    assert verdict.words == "too few by 1"
+
+
 def test_a_request_that_was_never_sent_is_nobodys_fault() -> None:
     unsent = answers([200, 200, 0, 429])
     unsent[2] = unsent[2]._replace(error="unsent")

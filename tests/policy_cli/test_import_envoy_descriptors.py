@@ -108,3 +108,12 @@ def test_the_option_is_for_envoy_alone(tmp_path: Path) -> None:
     done = run("import", "nginx", written(tmp_path, "http {}"), "--descriptors")
     assert done.exit_code != 0
     assert "--descriptors is for envoy, not for nginx" in done.output
+
+
+def test_a_value_that_yaml_reads_as_a_boolean_is_its_text() -> None:
+    limit = "rate_limit: {unit: minute, requests_per_unit: 5}"
+    text = (
+        f"domain: edge\ndescriptors: [{{key: internal, value: true, {limit}}}, {{key: internal, value: 'no', {limit}}}]"
+    )
+    policy = read_policy(import_envoy_descriptors(text).text, environ={})
+    assert [rule.entries for rule in policy.descriptors] == [[{"internal": "true"}], [{"internal": "no"}]]

@@ -298,6 +298,80 @@ def test_the_advanced_plugin_is_read_as_far_as_it_is_the_same() -> None:
         assert words in lost(imported)
 
 
+def test_a_plugin_inside_an_entity_may_name_more_that_it_is_for() -> None:
+    limit = {"name": "rate-limiting", "config": {"minute": 2, "limit_by": "ip"}}
+    more = limit | {"config": {"minute": 4, "limit_by": "ip"}}
+    tree = {
+        "services": [
+            {
+                "name": "shop",
+                "routes": [
+                    {"name": "cart", "paths": ["/cart"]},
+                    {"name": "login", "paths": ["/login"], "methods": ["POST"]},
+                ],
+                "plugins": [limit, more | {"consumer_group": "gold"}],
+            }
+        ],
+        "consumers": [{"username": "alice", "plugins": [more | {"route": "cart"}]}],
+    }
+    imported = import_kong(json.dumps(tree))
+    assert "consumer groups are left out" in lost(imported)
+    assert passes(gate_of(imported.text), request("/cart")) == 2
+    assert passes(gate_of(imported.text), request("/cart", user="alice")) == 4
+    assert passes(gate_of(imported.text), request("/login", method="POST", user="alice")) == 2
+
+
+def test_routes_and_services_need_no_names() -> None:
+    limit = {"name": "rate-limiting", "config": {"minute": 2, "limit_by": "ip"}}
+    more = limit | {"config": {"minute": 4, "limit_by": "ip"}}
+    routes = [{"paths": ["/a"]}, {"paths": ["/b"], "plugins": [more]}]
+    text = import_kong(json.dumps({"services": [{"routes": routes, "plugins": [limit]}]})).text
+    assert [passes(gate_of(text), request(path)) for path in ("/a", "/b", "/c")] == [2, 4, 200]
+
+
+@pytest.mark.parametrize("place", [{}, {"service": "shop"}, {"consumer": "alice"}])
+def test_a_second_plugin_for_the_same_is_told(place: dict[str, str]) -> None:
+    advanced = {"limit": [9], "window_size": [60], "limit_by": "ip"}
+    plugins = [
+        {"name": "rate-limiting", "config": {"minute": 2, "limit_by": "ip"}, **place},
+        {"name": "rate-limiting-advanced", "config": advanced, **place},
+    ]
+    services = [{"name": "shop", "routes": [{"name": "all", "paths": ["/"]}]}]
+    imported = import_kong(json.dumps({"services": services, "plugins": plugins}))
+    assert "only the first of them is imported" in lost(imported)
+    assert "9/minute" not in imported.text
+
+
+def test_limits_of_other_plugins_are_told() -> None:
+    others = ("response-ratelimiting", "ai-rate-limiting-advanced")
+    plugins = [{"name": "rate-limiting", "config": {"minute": 2}}, *({"name": one, "config": {}} for one in others)]
+    told = lost(import_kong(json.dumps({"plugins": plugins})))
+    assert all(f"the plugin {one} is left out" in told for one in others)
+
+
+@pytest.mark.parametrize(("version", "passed"), [("2.1", 2), ("3.0", 200)])
+def test_paths_were_regular_expressions_before_kong_3(version: str, passed: int) -> None:
+    plugins = [{"name": "rate-limiting", "config": {"minute": 2, "limit_by": "ip"}}]
+    route = {"name": "users", "paths": ["/users/[0-9]+"], "plugins": plugins}
+    text = json.dumps({"_format_version": version, "services": [{"name": "api", "routes": [route]}]})
+    assert passes(gate(text), request("/users/17")) == passed
+
+
+def test_a_route_with_a_regular_expression_comes_first() -> None:
+    def route(name: str, path: str, minute: int, **more: int) -> dict[str, Any]:
+        config = {"minute": minute, "limit_by": "ip"}
+        return {"name": name, "paths": [path], "plugins": [{"name": "rate-limiting", "config": config}], **more}
+
+    routes = [
+        route("long", "/users/1234567890", 5),
+        route("some", r"~/users/\d+$", 2),
+        route("first", r"~/users/[^/]+$", 3, regex_priority=7),
+    ]
+    text = json.dumps({"services": [{"name": "api", "routes": routes}]})
+    assert passes(gate(text), request("/users/1234567890")) == 3
+    assert passes(gate(text), request("/users/1234567890/orders")) == 5
+
+
 def test_a_plugin_of_kubernetes_is_read() -> None:
     text = "kind: KongPlugin\nplugin: rate-limiting\nconfig: {minute: 3, limit_by: ip}"
     assert passes(gate(text), request()) == 3

@@ -444,3 +444,10 @@ def test_any_text_gives_a_policy_or_a_clear_error() -> None:
             gate(import_nginx(text))
         except PolicyError:
             continue
+
+
+def test_limits_of_streams_are_told() -> None:
+    stream = "stream {{ server {{ listen 53; {} }} }} "
+    site = "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/s; server { limit_req zone=a; }"
+    assert "in stream, are left out" in " ".join(import_nginx(stream.format("limit_conn s 1;") + site).lost)
+    assert "stream" not in " ".join(import_nginx(stream.format("") + site).lost)

@@ -191,6 +191,18 @@ def test_a_suggested_policy_is_accepted_and_touches_the_clients_that_were_told(t
     assert as_json(log, "--policy", written)["denied_clients"] == touched
 
 
+def test_no_path_that_a_rule_cannot_match_is_suggested(tmp_path: Path) -> None:
+    log, written = tmp_path / "access.log", tmp_path / "suggested.yaml"
+    paths = ("/orders", "/orders/..", "/./orders", "/orders/.", "/orders/...")
+    lines = [line(at, f"192.0.2.{client}", path) for at in (0, 1, 300, 301) for client in range(6) for path in paths]
+    log.write_text("".join(one.replace("GET", "POST") + "\n" for one in lines))
+    done = run(log, "--write-policy", written)
+    assert done.exit_code == 0, done.output
+    checked = CliRunner().invoke(policy_command, ["check", str(written)])
+    assert checked.exit_code == 0, checked.output
+    assert written.read_text().count("match:") == 2
+
+
 def test_hostile_names_are_escaped_everywhere(tmp_path: Path, policy: Path) -> None:
     log, page = tmp_path / "access.log", tmp_path / "report.html"
     entries = [

@@ -13,7 +13,8 @@ that cheap:
 With exact instants both are the kernel itself. A leaky bucket may refuse what would have to wait longer than the server
 lets a request wait (`max_delay` of our middleware): the longest wait that explains all refusals is tried, too.
 
-Windows need one thing more: where they begin. A fixed window is tried at every alignment that differs for these spans.
+Windows need one thing more: where they begin. A fixed window is tried at every alignment that differs for these spans,
+and with windows that begin with a request, as servers have them that let a count expire (INCR and EXPIRE of Redis).
 A sliding counter begins with its first grant, and the span of that grant is cut into parts; a part is tried at its
 beginning, with every span widened by its length.
 """
@@ -47,13 +48,13 @@ class Span(NamedTuple):
 class ClientSpans(NamedTuple):
     """The answers to one client. `unknown` are requests that may have been granted: no answer, or an error.
 
-    `used_before` is True if the limit may have been used before the first request.
+    `used_before` are the units that may have been used before the first request.
     """
 
     granted: Sequence[Span]
     refused: Sequence[Span]
     unknown: Sequence[Span] = ()
-    used_before: bool = False
+    used_before: int = 0
 
 
 class Contradiction(NamedTuple):
@@ -159,6 +160,12 @@ def _best_reading(limit: Limit, seen: ClientSpans, unexplained: Sequence[Span]) 
         if not fewest:
             break
     assert best is not None
+    if fewest and _is_fixed(limit):
+        begun = _begun_windows(limit, seen)
+        if begun is not None and all(map(begun.explains, unexplained)):
+            return begun
+        if seen.unknown and _fits_loosely(limit, seen, unexplained):
+            return best._replace(settled=False)
     return best
 
 
@@ -252,8 +259,9 @@ class _Holding:
         self.ends = sorted(max(span.end, first) for span in spans)
         if seen.used_before:
             start = min(span.begin for span in (*seen.granted, *seen.refused, *seen.unknown))
-            self.begins = sorted([*[start] * limit.burst, *self.begins])
-            self.ends = sorted([*[start] * limit.burst, *self.ends])
+            used = [start] * min(seen.used_before, limit.burst)
+            self.begins = sorted([*used, *self.begins])
+            self.ends = sorted([*used, *self.ends])
         self._added = 0
 
     def add(self, span: Span) -> None:
@@ -372,6 +380,62 @@ def _fixed_windows(limit: Limit, seen: ClientSpans) -> Iterator[Callable[[float]
         yield partial(placed, origin)
 
 
+def _begun_windows(limit: Limit, seen: ClientSpans) -> PlacedLimit | None:
+    """Return the reading in which a window begins with the first grant after the last one is over. None: no instants
+    explain the grants so.
+
+    `earliest[j]` is the first instant at which a window can begin with the j-th grant: not before the window that
+    begins with the i-th is over, which holds all grants between.
+    """
+    count, period = limit.count, limit.period_us
+    begins, ends = _sorted(seen.granted)
+    if not begins:
+        return None
+    used_before = Span(begins[0] - period, begins[0]) if seen.used_before else None  # when that window began
+    earliest: dict[int, int] = {0: begins[0]}
+
+    def begin_holding(i: int, last: int) -> int | None:
+        """Return the earliest begin of a window with the i-th grant that still holds the last one."""
+        begin = max(earliest[i], begins[last] - period + 1)
+        return begin if begin <= ends[i] else None
+
+    first = 0
+    for j in range(1, len(begins)):
+        while first < j and ends[first] <= begins[j - 1] - period:
+            first += 1  # every window that begins so early is over
+        found = [begin_holding(i, j - 1) for i in range(max(first, j - count), j) if i in earliest]
+        if used_before is not None and j <= count:
+            found.append(max(used_before.begin, begins[j - 1] - period + 1))
+        over = min((begin + period for begin in found if begin is not None), default=FOREVER)
+        if over <= ends[j]:
+            earliest[j] = max(begins[j], over)
+    last = len(begins) - 1
+    if not any(i + count > last and begin_holding(i, last) is not None for i in earliest):
+        return None
+    full = [Span(begins[i + count - 1], ends[i] + period - 1) for i in earliest if i + count - 1 <= last]
+    if used_before is not None:
+        full.insert(0, Span(-FOREVER, used_before.end + period - 1))
+    until = [span.end for span in full]
+
+    def explains(span: Span) -> bool:
+        place = bisect_left(until, span.begin)
+        return place < len(full) and full[place].begin <= span.end
+
+    return PlacedLimit([], explains, True, partial(_fresh, limit), lambda _: None, begins[0])
+
+
+def _fits_loosely(limit: Limit, seen: ClientSpans, unexplained: Iterable[Span]) -> bool:
+    """Return True unless grants and refusals contradict every server with such windows, wherever each begins.
+
+    Two windows may be used up one after the other, and what a window has granted counts for one period at most.
+    """
+    twice = Limit(limit.count, limit.period_us, 2 * limit.count, "token-bucket")
+    holding = _Holding(limit, seen)
+    return not _surplus(twice, _fresh(twice), *_sorted(seen.granted)) and all(
+        map(holding.explaining(holding.log()), unexplained)
+    )
+
+
 def _alignments(period: int, seen: ClientSpans) -> tuple[list[int], bool]:
     """Return the places where windows can begin, and True if no other needs a trial."""
     spans = (*seen.granted, *seen.refused, *seen.unknown)
@@ -436,7 +500,7 @@ def _sliding_counter(limit: Limit, seen: ClientSpans) -> PlacedLimit:
             [Span(*pair) for pair in zip(begins[first:last], ends[first:last], strict=True)],
             [span for span in seen.refused if since <= span.end and span.begin < until],
             seen.unknown,
-            seen.used_before and not first,
+            0 if first else seen.used_before,
         )
         readings.append(_anchored(limit, busy))
 

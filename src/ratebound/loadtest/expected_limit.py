@@ -80,23 +80,22 @@ def _readings(quota: Quota, found: FoundLimit) -> Iterator[Limit]:
 def can_be_meant(quotas: Sequence[Quota], spans: ClientSpans) -> bool:
     """Return True if a limit that the headers can mean may explain all answers of a client.
 
-    The window is up to a second shorter than told. A shorter one grants no less, and a longer one refuses no less: so
-    grants are compared with the shortest, and refusals with the longest.
+    The window is up to a second shorter than told, and its algorithm and its begin are not known. In every algorithm
+    no more is granted than by a bucket of twice the quota, which fills at the rate of the shortest window. A refusal
+    follows grants of a whole quota in two windows, the longest time that a weighted window looks back; or it comes from
+    a queue.
     """
-    longest: list[Limit] = []
+    explaining: list[Limit] = []
     for quota in quotas:
         if quota.limit is None or quota.window is None:
             return True
         window = quota.window * SECOND
-        meant = [
-            Limit(quota.limit, window, 0, algorithm, "", True)
-            for algorithm in (*TRIED, "leaky-bucket")
-            if not contradictions([Limit(quota.limit, max(window - SECOND, 1), 0, algorithm)], spans).surplus
-        ]
-        if not meant:
+        most = Limit(quota.limit, max(window - SECOND, 1), min(2 * quota.limit, MAX_COUNT), "token-bucket")
+        if contradictions([most], spans).surplus:
             return False
-        longest += meant
-    return not contradictions(longest, spans).unfounded
+        explaining.append(Limit(quota.limit, min(2 * window, MAX_PERIOD), 0, "sliding-log", "", True))
+        explaining.append(Limit(quota.limit, window, 0, "leaky-bucket"))
+    return not contradictions(explaining, spans).unfounded
 
 
 def told_words(quotas: Sequence[Quota]) -> str:

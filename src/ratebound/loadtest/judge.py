@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ratebound.clock import SECOND
-from ratebound.limit import Limit
+from ratebound.http.quota import Quota
+from ratebound.limit import MAX_COUNT, Limit
 from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.bounds import ClientSpans, Contradictions, Span, contradictions
 
@@ -75,25 +76,30 @@ def spans_by_client(
         if not first or answer.sent <= first[0].done:
             first.append(answer)
     return {
-        client: ClientSpans(sorted(granted), sorted(denied), unknown, _was_used(firsts[client], refused))
+        client: ClientSpans(sorted(granted), sorted(denied), unknown, _units_used(firsts[client], refused))
         for client, (granted, denied, unknown) in sorted(found.items())
     }
 
 
-def _was_used(first: Sequence[Answer], refused: frozenset[int]) -> bool:
-    """Return True if the limit was in use before the test: what remains after the first answers tells it.
+def _units_used(first: Sequence[Answer], refused: frozenset[int]) -> int:
+    """Return the units that may have been used before the test: what remains after the first answers tells it.
 
-    `first` are the first answer and those that were on their way by then.
+    `first` are the first answer and those that were on their way by then. The request that was decided first is one of
+    them, and an unused limit leaves all units but one after it.
     """
     if all(answer.status in refused for answer in first):
-        return True
-    told = [quota for answer in first for quota in answer.quotas if quota.limit and quota.unit == "requests"]
-    return any(
-        max(one.remaining for one in told if one.name == quota.name and one.remaining is not None) + len(first)
-        < quota.limit
-        for quota in told
-        if quota.limit is not None and quota.remaining is not None
-    )
+        return MAX_COUNT
+    used = 0
+    told: dict[str, list[Quota]] = {}
+    for answer in first:
+        for quota in answer.quotas:
+            if quota.limit and quota.remaining is not None and quota.unit == "requests":
+                told.setdefault(quota.name, []).append(quota)
+    for quotas in told.values():
+        most = max(quota.remaining or 0 for quota in quotas)
+        untold = len(first) - len(quotas)  # errors, which may have been charged first
+        used = max(used, (quotas[0].limit or 0) - 1 - most - untold)
+    return used
 
 
 def judge_clients(limits: Sequence[Limit], seen: Mapping[int, ClientSpans]) -> list[ClientVerdict]:

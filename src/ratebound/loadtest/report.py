@@ -11,7 +11,7 @@ from ratebound.clock import SECOND
 from ratebound.limit import Limit
 from ratebound.loadtest.answer import Answer
 from ratebound.loadtest.assertion import Assertion
-from ratebound.loadtest.bounds import can_be_judged
+from ratebound.loadtest.bounds import can_be_judged, contradictions
 from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
 from ratebound.loadtest.cost import answers_in_requests, limit_in_requests
 from ratebound.loadtest.expected_limit import (
@@ -128,13 +128,17 @@ def make_report(
     latencies = latencies_of(answers, refused)
     statuses = Counter(answer.status for answer in answers if answer.status)
     errors = Counter(answer.error for answer in answers if not answer.status)
-    fresh = not any(spans.used_before for spans in seen.values())
+    used = [spans for spans in seen.values() if spans.used_before]
+    fresh = not used
+    got_all = any(
+        spans.refused and not contradictions(judged, spans._replace(used_before=0)).total for spans in used if judged
+    )
     checks = [
         _answered(statuses, errors, refused),
         _on_time(run),
         _kept(expected, judged, verdicts, fresh=fresh, is_told=not limits),
         *_headers_agree(limits, quotas, told_words(quotas)),
-        *truthful_checks(list(_by_client(answers, refused, shared)), limits, fresh=fresh),
+        *truthful_checks(list(_by_client(answers, refused, shared)), limits, fresh=fresh, got_all=got_all),
         fairness_check(fairness, len(by_client)),
     ]
     figures = _figures(latencies, fairness, verdicts, sum(errors.values()), run.sent)

@@ -17,6 +17,10 @@ from ratebound.loadtest.check import FAIL, PASS, UNKNOWN, LoadCheck
 
 EXAMPLES = 3
 NO_REFUSAL = "no request was refused"
+GOT_ALL = (
+    "the first answers say that units were used before the test, but the client got as many as if none were. Wait for"
+    " one period, and test again: if they say so again, they tell too few"
+)
 NO_FIELDS = "the answers have no rate limit headers"
 NOTHING_TO_COMPARE = "no granted request comes before another answer with what remains"
 
@@ -64,17 +68,18 @@ class _Findings(NamedTuple):
 
 
 def truthful_checks(
-    clients: Sequence[ClientAnswers], limits: Sequence[Limit], *, fresh: bool = True
+    clients: Sequence[ClientAnswers], limits: Sequence[Limit], *, fresh: bool = True, got_all: bool = False
 ) -> list[LoadCheck]:
     """Return all checks of headers. `limits` are those that are known, not read from headers.
 
-    `fresh` is True if the limits were not used before the test.
+    `fresh` is True if the limits were not used before the test. `got_all` is True if headers say that they were, and a
+    client got as much as if they were not.
     """
     return [
         _retry_after_sent(clients),
         _retry_after_passes(clients),
         _retry_after_needed(clients),
-        _remaining_is_true(clients, limits, fresh=fresh),
+        _remaining_is_true(clients, limits, fresh=fresh, got_all=got_all),
         _reset_is_ahead(clients),
         _policy_is_constant(clients),
     ]
@@ -180,7 +185,9 @@ def _told(answer: Answer) -> Iterator[Quota]:
     return (quota for quota in answer.quotas if quota.remaining is not None and quota.unit == "requests")
 
 
-def _remaining_is_true(clients: Sequence[ClientAnswers], limits: Sequence[Limit], *, fresh: bool) -> LoadCheck:
+def _remaining_is_true(
+    clients: Sequence[ClientAnswers], limits: Sequence[Limit], *, fresh: bool, got_all: bool
+) -> LoadCheck:
     def lies() -> Iterator[str | None]:
         for client in clients:
             if not any(limit.algorithm == "leaky-bucket" for limit in limits):  # it may refuse to hold a request back
@@ -190,13 +197,14 @@ def _remaining_is_true(clients: Sequence[ClientAnswers], limits: Sequence[Limit]
             if fresh and len(limits) == 1:
                 yield from _too_much_left(client, limits[0])
 
-    return _check(
+    check = _check(
         "The remaining units are true",
         _gathered(lies()),
         "{checked} comparisons with what was granted",
         "{lies} of {checked} comparisons contradict what was granted",
         NOTHING_TO_COMPARE if any(any(_told(answer)) for client in clients for answer in client.answers) else NO_FIELDS,
     )
+    return check._replace(outcome=UNKNOWN, why=GOT_ALL) if got_all and check.outcome == PASS else check
 
 
 def _refused_with_some_left(client: ClientAnswers) -> Iterator[str | None]:

@@ -15,6 +15,7 @@ MOST_RULES = 5  # for endpoints
 FEWEST_CLIENTS = 5  # of an endpoint that gets a rule
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 PLAIN = re.compile(r"/(?:(?:[A-Za-z0-9._~-]+|\{id\})/?)*")
+DOTS = re.compile(r"/\.\.?(?:/|$)")  # resolved before rules see a path
 
 
 class SuggestedRule(NamedTuple):
@@ -62,7 +63,7 @@ def policy_text(suggestion: Suggestion, *, first: int, last: int, requests: int)
     for group in suggestion.endpoints:
         method, _, path = group.endpoint.partition(" ")
         minute = [count for count, period in group.limits if period == "minute"]
-        is_plain = method in WRITES and PLAIN.fullmatch(path) is not None
+        is_plain = method in WRITES and PLAIN.fullmatch(path) is not None and not DOTS.search(path)
         if is_plain and minute and group.clients >= FEWEST_CLIENTS and len(rules) <= MOST_RULES:
             limits = f"{minute[0]}/minute {ALGORITHM}"
             rules.append(SuggestedRule(f"endpoint-{len(rules)}", limits, group, method, _numbered(path)))

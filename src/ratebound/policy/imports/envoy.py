@@ -433,7 +433,9 @@ def _groups(descriptors: Any, above: tuple[DescriptorEntry, ...]) -> dict[str, G
     for one in descriptors:
         if not isinstance(one, Mapping) or not isinstance(one.get("key"), str) or not one["key"]:
             raise PolicyError([Problem((), f"a descriptor needs a key, a string, not {shown(one)}")])
-        entry = DescriptorEntry(one["key"], "" if one.get("value") is None else str(one["value"]))
+        value = one.get("value")
+        text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        entry = DescriptorEntry(one["key"], text)
         groups.setdefault(entry.key, []).append((entry, one))
     return groups
 

@@ -8,15 +8,18 @@ So there are rules for such consumers, which are unlimited except by override, a
 unlimited in the other rules.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, prefixed
+from ratebound.policy.imports.draft import Draft, Imported, from_regex, literal, number, prefixed
 from ratebound.policy.imports.kong_plugin import KongPlugin, SharedSettings, read_plugin
 from ratebound.policy.load.document import parse
 from ratebound.policy.match.conditions import Match
 from ratebound.policy.problem import PolicyError, Problem, shown
 
+OLD_PLAIN = re.compile(r"[A-Za-z0-9._~/%-]*")  # before Kong 3, every other path was a regular expression
+TARGETS = ("route", "service", "consumer", "consumer_group")
 CONSUMER_GROUPS = "limits of consumer groups are left out: write them as limits by tier"
 
 
@@ -37,11 +40,15 @@ class KongRoute(NamedTuple):
     owner: str
     plugin: KongPlugin | None
     prefixes: tuple[str, ...]  # the paths as Kong writes them
+    regex_priority: float = 0.0
 
     @property
-    def precedence(self) -> tuple[int, int]:
-        """Return a sort key in the order of Kong's router: more kinds of conditions first, then longer paths."""
-        return -len(self.match), -max(map(len, self.prefixes), default=0)
+    def precedence(self) -> tuple[int, bool, float, int]:
+        """Return a sort key in the order of Kong's router: more kinds of conditions first, then regular expressions by
+        their priority, then longer paths."""
+        has_regex = any(prefix.startswith("~") for prefix in self.prefixes)
+        length = max(map(len, self.prefixes), default=0)
+        return -len(self.match), not has_regex, -self.regex_priority if has_regex else 0.0, -length
 
     @property
     def conditions(self) -> dict[str, Any]:
@@ -84,21 +91,27 @@ class _KongReader:
         self.consumers: list[ConsumerPlugin] = []
         self.unlimited: list[dict[str, Any]] = []  # overrides that must come after all others of their client
         self.routes: list[KongRoute] = []
+        self._is_old = str(tree.get("_format_version") or "3")[:1] in ("1", "2")
         for entity in _listed(tree, "plugins"):
             self._plugin(entity)
-        services = _listed(tree, "services")
-        routes = [(route, _name(service)) for service in services for route in _listed(service, "routes")]
+        services = [
+            (service, _name(service) or f"service-{place}")
+            for place, service in enumerate(_listed(tree, "services"), 1)
+        ]
+        routes = [(route, service_name) for service, service_name in services for route in _listed(service, "routes")]
         routes += [(route, _reference(route.get("service"))) for route in _listed(tree, "routes")]
-        for service in services:
-            self._nested_plugins("service", service)
-        for route, service_name in routes:
-            self._nested_plugins("route", route)
-            self._route(route, service_name)
+        for service, name in services:
+            self._nested_plugins("service", name, service)
+        for place, (route, service_name) in enumerate(routes, 1):
+            name = _name(route) or f"route-{place}"
+            self._nested_plugins("route", name, route)
+            self._route(name, route, service_name)
         for consumer in _listed(tree, "consumers"):
-            self._nested_plugins("consumer", consumer)
+            name = str(consumer.get("username") or consumer.get("custom_id") or "")
+            self._nested_plugins("consumer", name, consumer)
         if any(_listed(group, "plugins") for group in _listed(tree, "consumer_groups")):
             self.draft.lose(CONSUMER_GROUPS)
-        known = {("service", _name(service)) for service in services} | {("route", route.name) for route in self.routes}
+        known = {("service", name) for _, name in services} | {("route", route.name) for route in self.routes}
         for kind, name in self.scoped.keys() - known - {("global", "")}:
             self.draft.lose(f"the plugin for the {kind} {name} is left out: this text has no such {kind}")
 
@@ -145,36 +158,41 @@ class _KongReader:
         plugin = read_plugin(entity, self.draft, self.shared)
         if plugin is None:
             return
-        if entity.get("consumer_group"):
-            self.draft.lose(CONSUMER_GROUPS)
-            return
-        targets = {kind: _reference(entity.get(kind)) for kind in ("route", "service", "consumer")}
-        kind = "route" if targets["route"] else "service"
-        if targets["consumer"]:
-            place = f"{kind} {targets[kind]}" if targets[kind] else ""
-            self.consumers.append(ConsumerPlugin(targets["consumer"], place, plugin))
-        elif targets[kind]:
-            self.scoped[kind, targets[kind]] = plugin
-        else:
-            self.scoped["global", ""] = plugin
+        self._put(plugin, {kind: _reference(entity.get(kind)) for kind in TARGETS})
 
-    def _nested_plugins(self, kind: str, entity: Mapping[str, Any]) -> None:
-        """Read the plugins inside a service, a route or a consumer."""
+    def _put(self, plugin: KongPlugin, targets: Mapping[str, str]) -> None:
+        """Keep a plugin for its route, service or consumer, or for everything. The first one counts."""
+        kind = "route" if targets["route"] else "service"
+        place = f"{kind} {targets[kind]}" if targets[kind] else ""
+        scope = (kind, targets[kind]) if targets[kind] else ("global", "")
+        consumer = targets["consumer"]
+        if targets["consumer_group"]:
+            self.draft.lose(CONSUMER_GROUPS)
+        elif scope in self.scoped if not consumer else (consumer, place) in {one[:2] for one in self.consumers}:
+            owner = f"consumer {consumer}" if consumer else place or "everything"
+            self.draft.lose(f"several plugins limit {owner}: only the first of them is imported")
+        elif consumer:
+            self.consumers.append(ConsumerPlugin(consumer, place, plugin))
+        else:
+            self.scoped[scope] = plugin
+
+    def _nested_plugins(self, kind: str, name: str, entity: Mapping[str, Any]) -> None:
+        """Read the plugins inside a service, a route or a consumer. They may name more that they are for."""
         for one in _listed(entity, "plugins"):
             plugin = read_plugin(one, self.draft, self.shared)
-            if plugin is not None and kind == "consumer":
-                name = str(entity.get("username") or entity.get("custom_id") or "")
-                self.consumers.append(ConsumerPlugin(name, "", plugin))
-            elif plugin is not None and _reference(one.get("consumer")):
-                self.consumers.append(ConsumerPlugin(_reference(one["consumer"]), f"{kind} {_name(entity)}", plugin))
+            if plugin is not None and not name:
+                self.draft.lose(f"the plugin of a {kind} without a name is left out")
             elif plugin is not None:
-                self.scoped[kind, _name(entity)] = plugin
+                self._put(plugin, {target: _reference(one.get(target)) for target in TARGETS} | {kind: name})
 
-    def _route(self, route: Mapping[str, Any], service: str) -> None:
-        name = _name(route) or f"route-{len(self.routes) + 1}"
+    def _route(self, name: str, route: Mapping[str, Any], service: str) -> None:
         match: dict[str, Any] = {}
         paths: list[str] = []
-        for path in _texts(route.get("paths")):
+        prefixes = tuple(
+            f"~{path}" if self._is_old and not OLD_PLAIN.fullmatch(path) else path
+            for path in _texts(route.get("paths"))
+        )
+        for path in prefixes:
             if path.startswith("~"):
                 found = from_regex("^" + path[1:].removeprefix("^"))
                 if found is None:
@@ -204,12 +222,13 @@ class _KongReader:
         except ValueError as error:
             self.draft.lose(f"route {name} is left out: {error}")
             return
-        prefixes = tuple(_texts(route.get("paths")))
+        priority = number(route.get("regex_priority")) or 0.0
         for owner, target in (("route", name), ("service", service), ("global", "")):
             if (owner, target) in self.scoped:
-                self.routes.append(KongRoute(name, service, match, owner, self.scoped[owner, target], prefixes))
+                plugin = self.scoped[owner, target]
+                self.routes.append(KongRoute(name, service, match, owner, plugin, prefixes, priority))
                 return
-        self.routes.append(KongRoute(name, service, match, "", None, prefixes))
+        self.routes.append(KongRoute(name, service, match, "", None, prefixes, priority))
 
     def _routes_of_service(self, route: KongRoute, order: Sequence[KongRoute]) -> list[KongRoute]:
         """Return the routes that share a service's count, if one rule can match them all; else this one alone."""

@@ -8,6 +8,7 @@ from ratebound.policy.imports.draft import Draft, Reference, is_true, number, pe
 from ratebound.policy.problem import PolicyError, Problem, shown
 
 PLAIN, ADVANCED = "rate-limiting", "rate-limiting-advanced"
+OTHERS = ("response-ratelimiting", "graphql-rate-limiting-advanced", "ai-rate-limiting-advanced", "service-protection")
 PERIODS = ("second", "minute", "hour", "day", "month", "year")
 CALENDAR = ("month", "year")
 FIELDS = {
@@ -48,6 +49,8 @@ def read_plugin(entity: Mapping[str, Any], draft: Draft, shared: SharedSettings)
     """Return a rate-limiting plugin, None if it is another plugin or not enabled. Raises PolicyError if it cannot be
     read."""
     name = plugin_name(entity)
+    if name in OTHERS:
+        draft.lose(f"the plugin {name} is left out")
     if name not in (PLAIN, ADVANCED):
         return None
     if not is_true(entity.get("enabled", True)):

@@ -28,6 +28,7 @@ DEFAULT_STATUS = 503
 OTHERS = {
     "limit_rate": "limit_rate limits the bandwidth of a response",
     "auth_request": "auth_request sends a request to another server",
+    "stream": "limits of TCP and UDP connections, in stream, are left out",
     "include": "include names another file: import that file too, or merge the files first",
 }
 
@@ -377,9 +378,13 @@ class _NginxReader:
 
     def _note_ignored(self, block: Directive) -> None:
         for one in block.inner or ():
-            if one.name in OTHERS:
+            if one.name in OTHERS and (one.name != "stream" or _has(one, "limit_conn")):
                 self.draft.lose(f"line {one.line}: {OTHERS[one.name]}")
             self._note_ignored(one)
+
+
+def _has(block: Directive, name: str) -> bool:
+    return any(one.name == name or _has(one, name) for one in block.inner or ())
 
 
 def _lacks(inner: Location, outer: Location) -> bool:
