@@ -519,6 +519,18 @@ def test_thousands_of_blocks_are_filtered(open_page: OpenPage, url: str, calls: 
     assert texts(page, "#blocks td.client") == ["user:499", *(f"user:499{i}" for i in range(10))]
 
 
+def test_more_clients_than_figures_have_are_not_said_to_be_all(open_page: OpenPage, url: str, calls: FakeCalls) -> None:
+    one = {"limit": "guessing", "seconds": 240.0}
+    calls.change = lambda view: view.update(penalized=[{**one, "client": f"{number:016x}"} for number in range(49)])
+    page = open_page(link(url))
+    blocked = page.locator(".tile", has=page.get_by_text("Blocked clients", exact=True))
+    expect(blocked).to_contain_text("501 by hand, 49 by penalty")
+    expect(page.locator("#blocks-count")).to_have_text("50")
+    calls.change = lambda view: view.update(penalized=[{**one, "client": f"{number:016x}"} for number in range(50)])
+    expect(blocked).to_contain_text("51+1 by hand, 50+ by penalty")
+    expect(page.locator("#blocks-count")).to_have_text("51+")
+
+
 def test_live_figures_move_and_stop_while_the_tab_is_hidden(open_page: OpenPage, url: str, calls: FakeCalls) -> None:
     page = open_page(link(url))
     rate = {"now": 1000.0}

@@ -15,6 +15,7 @@ from ratebound import AsyncMemoryStorage, MemoryStorage, StorageError
 from ratebound.clock import utc_datetime
 from ratebound.limit import Group, Mode
 from ratebound.policy import AsyncGate, Gate, Identity, Judged, read_policy
+from ratebound.policy.model.client_list import split_client
 from ratebound.policy.runtime import operator_clients, operator_documents
 from ratebound.policy.runtime.client_name import client_under
 from ratebound.policy.runtime.operator_blocks import BLOCKS, MAX_BLOCKS, Block
@@ -664,6 +665,29 @@ def test_ranges_are_found_narrow_or_wide(clock: FakeClock) -> None:
         False,
     ]
     assert not listed.has(None)
+
+
+def test_a_change_of_one_list_leaves_another_one_as_it_was_made_ready(
+    make: Make, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = make(PLAIN, RemoteStorage(clock))
+    for number in range(3):
+        gate.block(f"192.0.2.{number}", 60)
+    made: list[Any] = []
+
+    def split(text: object) -> Any:
+        made.append(text)
+        return split_client(text)
+
+    monkeypatch.setattr(operator_clients, "split_client", split)
+    gate.override("198.51.100.1", limits="5/minute")
+    gate.set_switch("on", rule="rest")
+    assert made == ["198.51.100.1"]
+    gate.unblock("192.0.2.0")
+    assert made == ["198.51.100.1", "192.0.2.1", "192.0.2.2"]
+    assert gate.kind(peer="192.0.2.1") == "block"
+    clock.advance(60)
+    assert gate.kind(peer="192.0.2.1") == "limited"
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
+from ratebound.admin.messages import CallError
+from ratebound.admin.operators import Operator
 from ratebound.cli.ask import ask
+from ratebound.flow import run_async
 from ratebound.service.admin import is_loopback, problem
 from ratebound.service.admin_server import (
     MOST_CONNECTIONS,
@@ -31,7 +34,10 @@ from ratebound.service.admin_server import (
     Scope,
     Send,
 )
+from ratebound.service.run_folder import RunFolder
+from ratebound.service.service_calls import ServiceCalls
 from ratebound.service.settings import read_settings
+from ratebound.service.worker_channel import answer_questions
 from tests.policy.policy_server import respond, serving
 from tests.servers import wait_until
 from tests.service.running_service import CLIENT, COMMAND, RunningService, running_service
@@ -552,6 +558,44 @@ def test_without_a_worker_nothing_is_changed_and_the_answer_says_so() -> None:
         assert answer.status_code == 503
         assert "Nothing was changed." in answer.json()["detail"]
         assert get(service, "/api/health", **bearer(READ)).json()["healthy"] is False
+
+
+def test_changes_of_documents_are_made_one_after_the_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        under_way: list[str] = []
+        most = 0
+        may_answer = asyncio.Event()
+
+        async def carry_out(asked: Any) -> Any:
+            nonlocal most
+            under_way.append(asked["name"])
+            most = max(most, under_way.count("block"))
+            await may_answer.wait()
+            under_way.remove(asked["name"])
+            return {"value": asked["arguments"]}
+
+        def call(name: str, seconds: float = 20.0, **arguments: Any) -> Any:
+            calls._seconds = seconds
+            return run_async(calls.call(name, arguments, Operator("ann", "write")))
+
+        path = str(tmp_path / "worker")
+        server = await answer_questions(path, {"call": carry_out})
+        calls = ServiceCalls([path], cast(RunFolder, None), 20.0)
+        changes = [asyncio.create_task(call("block", client=f"192.0.2.{number}")) for number in range(10)]
+        while "block" not in under_way:
+            await asyncio.sleep(0.01)
+        with pytest.raises(CallError, match="Nothing was changed"):
+            await call("block", 0.1, client="192.0.2.99")
+        reading = asyncio.create_task(call("usage", client="192.0.2.1"))
+        while "usage" not in under_way:  # reads do not wait
+            await asyncio.sleep(0.01)
+        may_answer.set()
+        assert await asyncio.gather(*changes) == [{"client": f"192.0.2.{number}"} for number in range(10)]
+        await reading
+        assert most == 1
+        server.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 EVERY_WIRE = """

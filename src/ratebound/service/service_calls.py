@@ -29,6 +29,10 @@ RETRY = {"Retry-After": "1"}
 UNSURE = "The worker has not answered: {reason}. The call may have been carried out: look before you repeat it."
 NO_WORKER = "No worker could be asked: {reason}. Nothing was changed."
 NO_ANSWER = "No worker answers: {reason}."
+# Changes of operators' documents. A worker that changes one while another does so begins again: many at once would keep
+# each other from ending, the more the longer the lists are.
+IN_TURN = frozenset({"block", "unblock", "override", "remove_override", "set_switch", "remove_switch", "promote"})
+BUSY = "Other changes are being made, and this one was not begun within {seconds:g} s. Nothing was changed."
 MOST_QUESTIONS = 4  # to the ledger at once: a database that hangs must not take all threads
 SLOW_LEDGER = "The ledger has not answered within {seconds:g} s. Ask for less time, or look at its database."
 
@@ -51,6 +55,7 @@ class ServiceCalls:
         self._ledger = None if ledger is None else LedgerCalls(ledger)
         self.has_ledger = ledger is not None
         self._may_ask = asyncio.Semaphore(MOST_QUESTIONS)
+        self._may_change = asyncio.Lock()
 
     def take(self, own: Sequence[Any], others: Iterable[Any], problem: str) -> None:
         """Take the figures of each worker, None for one that is silent, and of other processes, once a second."""
@@ -99,7 +104,19 @@ class ServiceCalls:
         if figures:
             given["figures"] = figures
         seconds = min(self._seconds, READ_WITHIN) if can_repeat and name != "check_policy" else self._seconds
-        return await self._asked("call", seconds, can_repeat=can_repeat, **given)
+        if name not in IN_TURN:
+            return await self._asked("call", seconds, can_repeat=can_repeat, **given)
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds / 2):
+                await self._may_change.acquire()
+        except TimeoutError:
+            raise CallError(503, BUSY.format(seconds=seconds / 2), headers=RETRY) from None
+        try:
+            left = round(seconds - (time.monotonic() - begun), 1)
+            return await self._asked("call", left, can_repeat=can_repeat, **given)
+        finally:
+            self._may_change.release()
 
     async def _asked(self, question: str, seconds: float, *, can_repeat: bool, **given: Any) -> Any:
         """Ask a worker. Raises CallError with its problem, or if no worker answers."""

@@ -1,7 +1,7 @@
 """The clients that operators have blocked or given other limits, ready for a fast look-up by request."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -23,7 +23,8 @@ E = TypeVar("E", bound=Block | ClientOverride)
 class NamedClients(Generic[E]):
     """The entries of one document by client. `clock` says which of them have ended."""
 
-    def __init__(self, document: str, entries: Iterable[E], clock: Clock) -> None:
+    def __init__(self, document: str, entries: Sequence[E], clock: Clock) -> None:
+        self.entries = entries
         ranges: list[tuple[str, tuple[int | None, E]]] = []
         self._document = document
         self._keys: dict[str, list[tuple[int | None, E]]] = {}
@@ -79,13 +80,30 @@ class NamedClients(Generic[E]):
 
 class OperatorClients:
     """All clients that operators have named: `blocks`, and `overrides` of their limits. `ends` is when the last entry
-    ends, in microseconds; None if one does not end by itself."""
+    ends, in microseconds; None if one does not end by itself.
 
-    def __init__(self, blocks: Iterable[Block], overrides: Iterable[ClientOverride], clock: Clock) -> None:
+    What is as in `before` is taken from there: a long list takes a tenth of a second to make ready.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        overrides: Sequence[ClientOverride],
+        clock: Clock,
+        before: "OperatorClients | None" = None,
+    ) -> None:
         # The override that names rules comes before one for all rules of the same client: it is more specific.
         ordered = sorted(overrides, key=lambda override: not override.rules)
-        self.blocks = NamedClients("blocks", blocks, clock)
-        self.overrides = NamedClients("overrides", ordered, clock)
+        self.blocks: NamedClients[Block]
+        self.overrides: NamedClients[ClientOverride]
+        if before is not None and before.blocks.entries == blocks:
+            self.blocks = before.blocks
+        else:
+            self.blocks = NamedClients("blocks", blocks, clock)
+        if before is not None and before.overrides.entries == ordered:
+            self.overrides = before.overrides
+        else:
+            self.overrides = NamedClients("overrides", ordered, clock)
         ends = self.blocks.ends, self.overrides.ends
         self.ends = None if ends[0] is None or ends[1] is None else max(ends[0], ends[1])
         self.name_users = "user" in self.blocks.names or "user" in self.overrides.names

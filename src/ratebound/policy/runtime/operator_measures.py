@@ -91,7 +91,8 @@ class MeasuresInForce:
     def _renew_measures(self) -> None:
         now = utc_datetime(self._clock())
         blocks, overrides, switched = (holding(self._entries[name], now) for name in DOCUMENTS)
-        clients = OperatorClients(blocks, overrides, self._clock) if blocks or overrides else None
+        before = None if self._measures is None else self._measures.clients
+        clients = OperatorClients(blocks, overrides, self._clock, before) if blocks or overrides else None
         switches = switches_of(tuple(switched)) if switched else None
         self._measures = OperatorMeasures(clients, switches) if clients is not None or switches is not None else None
         limits = overrides, switched
