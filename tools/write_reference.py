@@ -151,7 +151,7 @@ Every command with its options, as `ratebound COMMAND --help` shows them. Instal
 `pip install "ratebound[cli]"`; commands that need more packages say which. This page is made from the commands
 themselves.
 
-A mistake in what you have given is told on stderr, with exit status 2.
+Wrong usage prints an error to stderr and exits with status 2.
 
 ## Completion
 

@@ -545,7 +545,7 @@ def decided_locally(limits: tuple[Limit, ...], slice: Slice | None, deny_cache: 
 # - For a rate or a quota in mode "force", the spend to correct (see `spent_of`): its instant, the instant to which it
 #   filled a bucket, that instant's fraction in 1/count microseconds, and the time that refunds had given back by then.
 #   For a window the last number is the instant since which it counted. NOT_GIVEN is a correction without a spend, and
-#   GRANT adds the cost to what the present window allows.
+#   GRANT adds the cost to what the current window allows.
 Extra = tuple[int, int, int, int]
 Spent = Extra  # the spend to correct
 Ask = tuple[str, tuple[Limit, ...], int, int | None, Sequence[Extra] | None]

@@ -497,7 +497,7 @@ class Limiter(LimiterFields):
         return usages_of(group, self._decider.evaluate((group,), "peek")[0])
 
     def grant(self, key: str, units: int, *, name: str | None = None) -> list[Usage]:
-        """Add units to what `key` may use of the limiter's quotas in their present windows, or only of the quota with
+        """Add units to what `key` may use of the limiter's quotas in their current windows, or only of the quota with
         this `name`. Return the usage of all limits after that.
 
         Quotas are limits by the calendar and metered limits.
@@ -1080,7 +1080,7 @@ class AsyncLimiter(LimiterFields):
         return usages_of(group, (await self._decider.evaluate((group,), "peek"))[0])
 
     async def grant(self, key: str, units: int, *, name: str | None = None) -> list[Usage]:
-        """Add units to what `key` may use of quotas in their present windows; see `Limiter.grant`.
+        """Add units to what `key` may use of quotas in their current windows; see `Limiter.grant`.
 
         Args:
             key: The client that is counted, as text, like `"user:42"`. Every key has its own count.

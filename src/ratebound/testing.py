@@ -897,7 +897,7 @@ def a_metered_quota_denies_nothing_and_tells_what_exceeds_it(storage: Storage, c
 
 
 def a_grant_is_for_one_window(storage: Storage, clock: FakeClock) -> None:
-    """Granted units are added to what the present window allows, whether it was used or not, and end with it."""
+    """Granted units are added to what the current window allows, whether it was used or not, and end with it."""
     clock.now = instant("2026-05-20T12:00+00:00")
     for key, used in (("new", 0), ("used", 10)):
         limit = parse_limit("10/calendar-day")

@@ -21,7 +21,7 @@ class Usage(NamedTuple):
         used: What was used; it may exceed `quota` if the limit is metered. For slots the number that is held, for
             distinct values the number that count, for a penalty the number of strikes.
         remaining: What is left. If `degraded`, what this process may grant by its failure mode.
-        resets_at: The end of the present window for a quota, else the instant at which the limit is as if untouched.
+        resets_at: The end of the current window for a quota, else the instant at which the limit is as if untouched.
             While `blocked`, the end of the block.
         previous: What was used in the window before; None for limits that are not quotas.
         granted: The units that `grant` has added in this window.

@@ -224,7 +224,7 @@ CALLS: tuple[AdminCall, ...] = (
         "POST",
         "api/grants",
         "write",
-        "Add units to what a client may use in the present windows of its quotas.",
+        "Add units to what a client may use in the current windows of its quotas.",
         answers.USAGE,
         (CLIENTS, CallField("units", "units", "How many units to add.", is_required=True), RULE),
         example={"client": "user:42", "units": 500},
@@ -312,7 +312,7 @@ CALLS: tuple[AdminCall, ...] = (
         "read",
         "Read the overage of a month for billing, by client and rule.",
         answers.LEDGER_OVERAGE,
-        (CallField("month", "month", "A month like 2026-11. By default the present one."), ZONE, NAMES),
+        (CallField("month", "month", "A month like 2026-11. By default the current one."), ZONE, NAMES),
         example={"month": "2026-11"},
     ),
     AdminCall(

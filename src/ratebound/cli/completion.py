@@ -17,7 +17,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     zsh   ratebound completion zsh > "${fpath[1]}/_ratebound"
     fish  ratebound completion fish > ~/.config/fish/completions/ratebound.fish
 
-    Then start a new shell. For the present one: eval "$(ratebound completion bash)"
+    Then start a new shell. For the current one: eval "$(ratebound completion bash)"
 
     \b
     Examples:

@@ -47,10 +47,10 @@ SECRET = click.option(
     type=FILE,
     help=f"The secret of its digests, to find a client by name. By default that of {SECRET_VARIABLE}.",
 )
-MONTH = click.option("--month", metavar="YYYY-MM", help="The month. By default the present one.")
+MONTH = click.option("--month", metavar="YYYY-MM", help="The month. By default the current one.")
 ZONE = click.option("--zone", default="UTC", metavar="ZONE", help="The time zone of days and months.")
-SINCE = click.option("--since", metavar="TIME", help="From when: 2026-11-16, 2026-11 or 2026-11-16T09:30:00Z.")
-UNTIL = click.option("--until", metavar="TIME", help="Until when; this instant does not belong to it.")
+SINCE = click.option("--since", metavar="TIME", help="The start: 2026-11-16, 2026-11 or 2026-11-16T09:30:00Z.")
+UNTIL = click.option("--until", metavar="TIME", help="The end; this instant is not included.")
 FORMAT = click.option(
     "--format", "shape", type=click.Choice(["text", "json", "csv"]), default="text", help="The form of the output."
 )
@@ -75,7 +75,7 @@ def ledger() -> None:
 
 @ledger.command(short_help="Report a month, with pictures.")
 @MONTH
-@click.option("--client", metavar="CLIENT", help="Only of this client, for example user:42.")
+@click.option("--client", metavar="CLIENT", help="Only this client, for example user:42.")
 @ZONE
 @click.option(
     "--format",
@@ -120,10 +120,15 @@ def report(
 
 @ledger.command(short_help="Show what a client has used, by day or month.")
 @click.argument("client")
-@click.option("--by", type=click.Choice(["hour", "day", "month", "bucket"]), default="day", help="Add up by.")
+@click.option(
+    "--by",
+    type=click.Choice(["hour", "day", "month", "bucket"]),
+    default="day",
+    help="The period of each row.",
+)
 @SINCE
 @UNTIL
-@click.option("--rule", metavar="NAME", help="Only of this rule.")
+@click.option("--rule", metavar="NAME", help="Only this rule.")
 @ZONE
 @FORMAT
 @LEDGER
@@ -152,8 +157,10 @@ def usage(
 
 
 @ledger.command(short_help="List the clients with the most units, denials or overage.")
-@click.option("--by", type=click.Choice(["units", "denied", "overage"]), default="units", help="What counts.")
-@click.option("--most", type=click.IntRange(1, 100_000), default=20, metavar="NUMBER", help="How many.")
+@click.option(
+    "--by", type=click.Choice(["units", "denied", "overage"]), default="units", help="What to sort by, the most first."
+)
+@click.option("--most", type=click.IntRange(1, 100_000), default=20, metavar="NUMBER", help="The most rows to show.")
 @SINCE
 @UNTIL
 @FORMAT
@@ -195,7 +202,7 @@ def denials(since: str | None, until: str | None, shape: str, url: str | None, s
 
 @ledger.command(short_help="Show the overage of a month, for billing.")
 @MONTH
-@click.option("--client", metavar="CLIENT", help="Only of this client, for example user:42.")
+@click.option("--client", metavar="CLIENT", help="Only this client, for example user:42.")
 @ZONE
 @FORMAT
 @LEDGER
@@ -218,7 +225,9 @@ def overage(
 @ledger.command(short_help="List what operators have changed.")
 @SINCE
 @UNTIL
-@click.option("--most", type=click.IntRange(1, 100_000), default=100, metavar="NUMBER", help="How many.")
+@click.option(
+    "--most", type=click.IntRange(1, 100_000), default=100, metavar="NUMBER", help="The most changes to show."
+)
 @FORMAT
 @LEDGER
 @SECRET
@@ -239,7 +248,7 @@ def audit(
 
 @ledger.command(short_help="Remove the usage of a client.")
 @click.argument("client")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @LEDGER
 @SECRET
 def forget(client: str, yes: bool, url: str | None, secret_file: str | None) -> None:

@@ -126,8 +126,8 @@ def loadtest(
     Requests are sent on a schedule that never waits for answers. The expected limit is that of --limit, else what the
     server's headers say. Only this machine can be tested, unless --allow-remote is given.
 
-    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage or a report that cannot be written, 3 it cannot be
-    said whether the limit was kept, 130 interrupted twice.
+    Exit status: 0 no check failed, 1 a check failed, 2 wrong usage or a report that cannot be written, 3 the test
+    cannot tell whether the limit was kept, 130 stopped by pressing Ctrl-C twice.
 
     \b
     Examples:

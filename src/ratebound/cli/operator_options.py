@@ -31,7 +31,7 @@ STORAGE_OR_POLICYS = click.option(
 )
 POLICY = click.option("--policy", "file", type=FILE, help="The policy of the application, to check what is set.")
 JSON = click.option("--json", "shape", flag_value="json", help="The same as --format json.")
-FOR = click.option("--for", "length", metavar="TIME", help="How long: 90 seconds, 1h. Without it until it is removed.")
+FOR = click.option("--for", "length", metavar="TIME", help="How long: 90 seconds, 1h. By default until it is removed.")
 REASON = click.option(
     "--reason", default="", show_default=False, metavar="TEXT", help="A reason for operators. Clients never see it."
 )

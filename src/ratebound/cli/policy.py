@@ -77,7 +77,9 @@ def policy() -> None:
 def check(
     file: str, strict: bool, ignore: tuple[str, ...], workers: int, shape: str, environ: tuple[str, ...], module: str
 ) -> None:
-    """Report all mistakes in FILE by line and place, with status 2; then warn about known problems by name.
+    """Check FILE: report all mistakes by line and place, and warn about known problems by name.
+
+    Exit status: 2 if there are mistakes, 1 if there are warnings and --strict is given, else 0.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ def serve(settings: str | None, **given: str | None) -> None:
     --admin-read-token-file, RATEBOUND_SECRET or --secret-file, RATEBOUND_LEDGER_SECRET or --ledger-secret-file.
     RATEBOUND_POLICY_TOKEN is the token for a policy from a URL.
 
-    SIGTERM and Ctrl-C stop it when accepted requests are answered, SIGHUP reads the policy again.
+    SIGTERM and Ctrl-C stop it after the accepted requests are answered. SIGHUP reads the policy again.
 
     \b
     Examples:

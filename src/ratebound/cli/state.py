@@ -198,13 +198,13 @@ def usage(key: tuple[str, ...], shape: str, **options: Any) -> None:
         _tell_uncounted(found, options)
 
 
-@state.command(short_help="Add units to a client's quotas, in their present windows.")
+@state.command(short_help="Add units to a client's quotas, in their current windows.")
 @click.argument("key", nargs=-1, required=True)
 @click.argument("units", type=int, is_eager=True)  # checked first: else a missing UNITS is reported as a missing KEY
 @BY
 @_options
 def grant(key: tuple[str, ...], units: int, shape: str, by: str | None, **options: Any) -> None:
-    """Add UNITS to what KEY may use of its quotas in their present windows, and show its usage then.
+    """Add UNITS to what KEY may use of its quotas in their current windows, and show its usage then.
 
     A grant ends with its window. It cannot be taken back, except by reset, which also forgets what was spent. It is
     recorded in the audit log, before it is made.

@@ -88,9 +88,9 @@ def set_switch(
 ) -> None:
     """Switch a rule, or all rules without --rule, and show the switch.
 
-    'on' enforces a rule, also one that the policy has in shadow. 'off' lets it ask nothing. 'shadow' reports what it
-    would deny. 'candidate' enforces its candidate limits in place of its own, and needs --policy. With --policy the
-    switch is refused if the rule does not exist.
+    'on' enforces a rule, also one that the policy has in shadow. 'off' turns it off. 'shadow' reports what it would
+    deny, and denies nothing. 'candidate' enforces its candidate limits in place of its own, and needs --policy. With
+    --policy the switch is refused if the rule does not exist.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def set_switch(
         if gate is not None:
             found = gate.set_switch(state, rule=rule, for_=length, reason=reason, by=who)  # type: ignore[arg-type]
         elif state == "candidate":
-            raise RateboundError("a candidate is promoted with --policy: the switch stores which limits are meant")
+            raise RateboundError("promote a candidate with --policy: the switch stores which limits are meant")
         else:
             found = run(switching(where, state, rule, length, reason, who, lambda switch: switch))
         _show([found], shape)

@@ -86,13 +86,13 @@ def list_zones(directory: str | None, shape: str) -> None:
 @zone.command(short_help="Drop a zone with all of its counts.")
 @click.argument("name")
 @DIRECTORY
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def drop(name: str, directory: str | None, yes: bool) -> None:
     """Drop zone NAME with all counts, blocks and documents in it.
 
     Programs that use the zone go on with a new one, which their next request makes. In the new one nothing has been
-    counted yet, no slot is taken and nobody is blocked. The programs of a zone of another version cannot be told: stop
-    them first.
+    counted yet, no slot is taken and nobody is blocked. Programs of another version do not notice the drop: stop them
+    first.
 
     \b
     Examples:

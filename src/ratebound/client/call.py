@@ -180,7 +180,7 @@ class CallOptions:
     | breaker | CircuitBreaker() | opens after 10 failures in a row, a probe every 2.5 to 5 s; None: off |
     | listeners | () | functions that receive events; see `call_events`. A log is kept in any case |
     | idempotency_key | False | True: add an Idempotency-Key to POST and PATCH requests that have none |
-    | read_bodies_of | 403, 429, 503, 529 | statuses whose JSON body (its first 64 KiB) is searched for advice |
+    | read_bodies_of | 403, 429, 503, 529 | statuses whose JSON body is searched for advice, if it has at most 64 KiB |
 
     The wait that is added to one call is at most `within` of its Retry, pacing included. It is 60 s if `retry` is None.
     `asynchronous` is True for adapters that use `call_async`: their pacer is an AsyncPacer.

@@ -449,7 +449,7 @@ export class LookUp {
       field("grant-units", "Units", units),
       field("grant-rule", "Of the quota of rule", rule),
       button,
-      make("p", { class: "detail" }, "They are added to the present window of the quota."),
+      make("p", { class: "detail" }, "They are added to the current window of the quota."),
     );
     form.addEventListener("submit", async (event) => {
       event.preventDefault();

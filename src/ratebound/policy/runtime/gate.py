@@ -621,7 +621,7 @@ class Gate(_PolicyGate):
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas, and return the usage after that.
+        """Add units to what a client may use in the current windows of its quotas, and return the usage after that.
 
         Args:
             identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
@@ -1317,7 +1317,7 @@ class AsyncGate(_PolicyGate):
         tier: str | None = None,
         rules: Iterable[CompiledRule] | None = None,
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`.
+        """Add units to what a client may use in the current windows of its quotas; see `Gate.grant`.
 
         Args:
             identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A

@@ -295,7 +295,7 @@ class Fallback:
                 self.blocks.forget(key, limit)
 
     def _occupied(self, key: str, limits: tuple[Limit, ...]) -> list[int]:
-        """Return the units of each limit that a key occupies here; of a quota, those of the present window."""
+        """Return the units of each limit that a key occupies here; of a quota, those of the current window."""
         rows = self._ask([(key, limits, 1, None, None)], "peek")
         return [
             row[7] if limit.is_quota else self._share(limit).burst - row[1]

@@ -222,7 +222,7 @@ class DjangoLimits:
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`."""
+        """Add units to what a client may use in the current windows of its quotas; see `Gate.grant`."""
         return self.gate.grant(identity, units, rule, tier=tier)
 
     async def agrant(

@@ -215,7 +215,7 @@ class RateLimits:
     def grant(
         self, identity: str | Sequence[str], units: int, rule: str | None = None, *, tier: str | None = None
     ) -> list[Usage]:
-        """Add units to what a client may use in the present windows of its quotas; see `Gate.grant`.
+        """Add units to what a client may use in the current windows of its quotas; see `Gate.grant`.
 
         Args:
             identity: The client, spelled as in the lists of a policy: `"user:42"`, `"203.0.113.7"`, `"api-key:acme"`. A
