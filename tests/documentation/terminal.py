@@ -36,6 +36,8 @@ MOMENTS = [  # what differs from run to run, and what stands for it
     (re.compile(r"(?im)^date: .*"), "date: …"),
     (re.compile(r"\b1[6-9]\d{8}\b"), "…"),  # seconds since 1970
     (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.,]+\d(\+00:00|Z)?"), "…"),
+    (re.compile(r" {2,}"), "  "),  # columns are as wide as their longest value
+    (re.compile(r"─+"), "─"),
 ]
 WAITS = re.compile(
     r"(?i)((?:retry-after: |retry in |wait |again in |available in |after |;t=|;w=|\"retry_after\": ?|\"window\": ?)+)"
