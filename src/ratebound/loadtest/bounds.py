@@ -399,16 +399,19 @@ def _begun_windows(limit: Limit, seen: ClientSpans) -> PlacedLimit | None:
         begin = max(earliest[i], begins[last] - period + 1)
         return begin if begin <= ends[i] else None
 
-    first = 0
+    first, starts = 0, [0]
     for j in range(1, len(begins)):
         while first < j and ends[first] <= begins[j - 1] - period:
             first += 1  # every window that begins so early is over
-        found = [begin_holding(i, j - 1) for i in range(max(first, j - count), j) if i in earliest]
+        found = [begin_holding(i, j - 1) for i in starts[bisect_left(starts, max(first, j - count)) :]]
         if used_before is not None and j <= count:
             found.append(max(used_before.begin, begins[j - 1] - period + 1))
+        if not found:
+            return None
         over = min((begin + period for begin in found if begin is not None), default=FOREVER)
         if over <= ends[j]:
             earliest[j] = max(begins[j], over)
+            starts.append(j)
     last = len(begins) - 1
     if not any(i + count > last and begin_holding(i, last) is not None for i in earliest):
         return None
