@@ -100,15 +100,30 @@ def listening(
     """Serve by protocols that `make` makes, in a thread."""
     loop = asyncio.new_event_loop()
     ready, stop = threading.Event(), asyncio.Event()
+    opened: list[asyncio.Transport] = []
+
+    def protocol() -> Any:
+        made = make()
+        begin = made.connection_made
+
+        def connection_made(transport: asyncio.Transport) -> None:
+            opened.append(transport)
+            begin(transport)
+
+        made.connection_made = connection_made
+        return made
 
     async def serve() -> None:
         if unix is not None:
-            server: Any = await loop.create_unix_server(make, unix)
+            server: Any = await loop.create_unix_server(protocol, unix)
         else:
-            server = await loop.create_server(make, HOST, port, ssl=tls, backlog=1024)
+            server = await loop.create_server(protocol, HOST, port, ssl=tls, backlog=1024)
         ready.set()
         await stop.wait()
         server.close()
+        for transport in opened:
+            transport.abort()
+        await asyncio.sleep(0.01)  # their connections are closed by the loop
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
