@@ -19,7 +19,7 @@ from benchmarks.verdict import Verdict, at_most
 from ratebound import Limiter
 from ratebound.policy import Gate, Identity, Match, Policy, RequestView, Rule, Source
 
-MOST_PEER, MOST_MANY = 6.5, 1.5
+MOST_PEER, MOST_MANY = 5.5, 1.5
 LIMIT = "1000000/minute"
 PEER = limits_hit("FixedWindow", Rate(1_000_000, "minute"))
 HEADERS = [

@@ -42,7 +42,7 @@ from ratebound.outcome import Row
 from ratebound.storage.guard.guarded import AsyncGuardedStorage, GuardedStorage
 from ratebound.storage.memory import MemoryStorage
 
-MOST_ADDED = 2.0  # microseconds, by the guard to a sync call
+MOST_ADDED = 0.5  # microseconds, by the guard to a sync call
 MOST_HEARD = 0.3  # microseconds, by a listener that does nothing to a hit
 MOST_PROMETHEUS = 1.0  # microseconds, by the Prometheus listener to a hit and the calls of prometheus_client
 MOST_UNHEARD = 1.05  # times a hit that does not ask; below that this machine cannot tell two equal functions apart

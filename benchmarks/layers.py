@@ -21,7 +21,7 @@ from ratebound.policy.runtime.layered_policy import written_out
 
 ENDPOINTS, RULES = 100, 51
 LAYERS, COPIES = f"{ENDPOINTS} layers", f"{ENDPOINTS} copies"
-LEAST_TIME, LEAST_MEMORY = 5.0, 10.0
+LEAST_TIME, LEAST_MEMORY = 8.0, 15.0
 
 
 def _policy() -> Policy:

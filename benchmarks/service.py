@@ -94,10 +94,10 @@ LOADS = [
 ON_REDIS = [Load("collected", "wrk -c64, Redis"), Load("pipelined", "wrk -c64, Redis")]
 PEERS = ("uvicorn", "http", "grpcio", "grpcio-aio", "grpc", "resp")
 MOST = [  # ours, theirs, the most that ours may take in times theirs
-    (CHECK, UVICORN, 1.0),
-    (TRACED_CHECK, TRACED_UVICORN, 1.0),
-    (RLS, ECHO, 0.2),
-    (THROTTLE, CONSTANT, 2.5),
+    (CHECK, UVICORN, 0.9),
+    (TRACED_CHECK, TRACED_UVICORN, 0.9),
+    (RLS, ECHO, 0.1),
+    (THROTTLE, CONSTANT, 2.0),
 ]
 
 

@@ -61,11 +61,11 @@ SMALL_ZONE = 1 << 20  # bytes; each block makes one
 WARM_UP, EACH = 2, 10  # requests of each client; a difference of two times needs short blocks, close to each other
 # Build, case, peer, ours, and how many times less ours must add than the peer.
 REQUIRED = (
-    (PURE, "asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 4.0),
+    (PURE, "asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 5.0),
     (PURE, "flask", "Flask-Limiter, default limits", "ratebound, Flask extension", 5.0),
-    (COMPILED, "asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 8.0),
-    (COMPILED, "asgi", "slowapi, decorator", "ratebound, decorator", 4.5),
-    (COMPILED, "flask", "Flask-Limiter, default limits", "ratebound, Flask extension", 7.0),
+    (COMPILED, "asgi", "slowapi, ASGI middleware", "ratebound, ASGI middleware", 10.0),
+    (COMPILED, "asgi", "slowapi, decorator", "ratebound, decorator", 5.0),
+    (COMPILED, "flask", "Flask-Limiter, default limits", "ratebound, Flask extension", 10.0),
 )
 PEERS = {
     "asgi": "slowapi, ASGI middleware",
