@@ -6,6 +6,7 @@ import {
   byId,
   clockTime,
   count,
+  countWith,
   duration,
   fillOnce,
   fillText,
@@ -21,7 +22,7 @@ import {
 import { call, query } from "./server.js";
 
 const SHOWN = 100;
-const OF_PENALTY = "It ends by itself. To lift it now, look up the client and reset its counts.";
+const OF_PENALTY = "It ends by itself. To lift it now, look up the client and reset its counts. It stays in this list until its end.";
 const DURATIONS = [
   ["10 minutes", "10 minutes"],
   ["1 hour", "1 hour"],
@@ -263,7 +264,8 @@ export class BlocksPanel {
       isAutomatic: true,
       searched: searched(client, limit),
     }));
-    setText(byId("blocks-count"), items.length + automatic.length ? count(items.length + automatic.length) : "");
+    const all = items.length + automatic.length;
+    setText(byId("blocks-count"), all ? countWith(automatic.length, all) : "");
     this.list.show([...items, ...automatic]);
   }
 

@@ -175,6 +175,11 @@ const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFr
 
 export const count = (value) => whole.format(value);
 
+const MOST_PENALIZED = 50; // clients whom a penalty blocks, in figures: there may be more
+
+/** A number of clients of whom so many are blocked by a penalty: "7", or "50+" if figures do not have all. */
+export const countWith = (penalized, value) => `${count(value)}${penalized >= MOST_PENALIZED ? "+" : ""}`;
+
 export function rate(value) {
   if (value === 0) return "0";
   if (value < 0.05) return "< 0.1";

@@ -5,6 +5,7 @@ import {
   Table,
   byId,
   count,
+  countWith,
   fillOnce,
   fillText,
   make,
@@ -86,8 +87,8 @@ export class Tiles {
         "",
       ],
       [
-        count((blocks?.length ?? 0) + penalized),
-        `${blocks === null ? "not known" : count(blocks.length)} by hand, ${count(penalized)} by penalty`,
+        countWith(penalized, (blocks?.length ?? 0) + penalized),
+        `${blocks === null ? "not known" : count(blocks.length)} by hand, ${countWith(penalized, penalized)} by penalty`,
         "",
       ],
       [percent(lowest), inForce, lowest < 1 && "warn"],
