@@ -349,8 +349,9 @@ if mode == 'holders' then
 end
 
 if #ARGV == first then
-  local rows = told(decide(ARGV[first], 0))
-  return rows[2] and rows or rows[1]
+  local rows = decide(ARGV[first], 0)
+  local reply = told(rows)
+  return rows and not rows[2] and reply[1] or reply
 end
 
 local answers, offset = {}, 0
