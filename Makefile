@@ -78,6 +78,7 @@ test-long: .venv/ready compiled servers  ## far more examples, everything on the
 	$(BIN)/python tools/mutate.py
 
 bench: .venv/bench compiled servers  ## both builds side by side with their peers: memory, shared memory, slices, the web, Redis, databases, the service, clients and load tests
+	@tools/get_servers wrk
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks redis
 	$(BIN)/python -m benchmarks web
