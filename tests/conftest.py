@@ -117,9 +117,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Four more than there are cores: much of the time workers wait for servers that were broken on purpose. Not many
-    more: every worker has servers of its own."""
-    return min((os.cpu_count() or 2) + 4, 8)
+    """Two more than there are cores: much of the time some worker waits for a server that was broken on purpose. Not
+    many more: every worker has servers of its own."""
+    return min((os.cpu_count() or 2) + 2, 8)
 
 
 @pytest.fixture(autouse=True)
