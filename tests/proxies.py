@@ -8,6 +8,7 @@ import asyncio
 import http.client
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -228,10 +229,12 @@ class Ports(NamedTuple):
         text = (EXAMPLES / name).read_text()
         for old, new in self.changes:
             text = text.replace(old, new)
-        for port, own in ((8080, self.listen), (4290, self.service), (3000, self.application)):
-            text = text.replace(f":{port}", f":{own}").replace(f"port_value: {port}", f"port_value: {own}")
+        own = {"8080": self.listen, "4290": self.service, "3000": self.application}
         path = folder / Path(name).name
-        path.write_text(text)
+        # In one pass: a port that was put in may begin like one that is to be replaced.
+        path.write_text(
+            re.sub(r"(:|port_value: )(8080|4290|3000)(?!\d)", lambda found: f"{found[1]}{own[found[2]]}", text)
+        )
         return path
 
 
