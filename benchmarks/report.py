@@ -203,7 +203,7 @@ def sheets(results: Results) -> list[Sheet]:
             [row for growth in results.growth for row in _growth_rows(growth)],
         ),
         Sheet(
-            "The guard, and those who listen: CPU time per call",
+            "The guard and listeners: CPU time per call",
             ("case", "build", "who", "µs per call", "quartiles", "µs added", "quartiles"),
             _guard_rows(results.guarding),
         ),

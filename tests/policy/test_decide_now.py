@@ -74,15 +74,24 @@ def counted_by_function(function: Any, storage: Any = None) -> AsyncGate:
     return AsyncGate(read_policy(text, functions={"who": function}), storage=storage)
 
 
-def test_a_plain_function_that_returns_something_to_await_is_called_once() -> None:
+def awaited_name(pause: float | None = None) -> tuple[list[RequestView], Any]:
+    """Return a plain function that returns a coroutine, and the list of its calls."""
     calls: list[RequestView] = []
 
     async def later() -> str:
+        if pause is not None:
+            await asyncio.sleep(pause)
         return "ann"
 
     def who(request: RequestView) -> Any:
         calls.append(request)
         return later()
+
+    return calls, who
+
+
+def test_a_plain_function_that_returns_something_to_await_is_called_once() -> None:
+    calls, who = awaited_name()
 
     async def main() -> None:
         gate, asked = counted_by_function(who), RequestView("GET", "/", peer="192.0.2.1")
@@ -115,15 +124,7 @@ def test_a_plain_function_that_returns_a_coroutine_that_pauses_is_left_to_decide
 
 
 def test_a_request_whose_decision_was_cancelled_can_be_decided_again() -> None:
-    calls: list[RequestView] = []
-
-    async def later() -> str:
-        await asyncio.sleep(0.01)
-        return "ann"
-
-    def who(request: RequestView) -> Any:
-        calls.append(request)
-        return later()
+    calls, who = awaited_name(pause=0.01)
 
     async def main() -> None:
         gate, asked = counted_by_function(who), RequestView("GET", "/", peer="192.0.2.1")
